@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long and in which batches to train, when to validate and when to stop."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """The run itself."""
+
+    micro_batch_size: int = 0
+    """Samples b in one forward of one data-parallel rank (required)."""
+    global_batch_size: int | None = None
+    """Samples in one step. Unset: micro_batch_size x dp."""
+    rampup_batch_size: tuple[int, int, int] | None = None
+    """Start batch size, increment, and the samples over which it grows to global_batch_size."""
+    train_iters: int | None = None
+    """Steps to train (this or train_samples)."""
+    train_samples: int | None = None
+    """Samples to train."""
+    eval_interval: int | None = None
+    """Steps between validations. Unset: only at the end."""
+    eval_iters: int = 100
+    """Batches in one validation; 0: none. A smaller validation set is read once, whole."""
+    full_validation: bool = False
+    """Read each validation set whole, every time."""
+    seed: int = 1234
+    """Seed of weights, data order and dropout."""
+
+    exit_interval: int | None = None
+    """Stop after a step that this divides."""
+    exit_duration_in_mins: float | None = None
+    """Stop after the first step that ends later than this."""
+    check_for_nan_in_loss_and_grad: bool = True
+    """End the run at a loss or gradient norm that is not finite (fp16 overflows excepted: those steps are skipped)."""
+    manual_gc: bool = False
+    """Collect Python garbage at fixed steps on all ranks at once instead of whenever it falls due."""
+    manual_gc_interval: int = 0
+    """Steps between collections with --manual-gc; 0: never."""
+
+    profile: bool = False
+    """Record a torch profiler trace of some steps."""
+    profile_step_start: int = 10
+    """First profiled step."""
+    profile_step_end: int = 12
+    """Step before which profiling ends."""
+    profile_ranks: tuple[int, ...] = (0,)
+    """Ranks that record."""
