@@ -45,7 +45,7 @@ def partition(
     if best is None:
         given = [f", {n} fixed for the {end} rank" for n, end in ((first, "first"), (last, "last")) if n is not None]
         raise ConfigError(
-            f"{num_layers} layers cannot be split over {p} pipeline ranks with {v} virtual stages each{''.join(given)}: "
+            f"{num_layers} layers cannot be split over {p} pipeline ranks, {v} virtual stages each{''.join(given)}: "
             "each layer needs a place and each virtual stage a layer. Use fewer stages, or change "
             "--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers."
         )

@@ -56,7 +56,7 @@ def test_uneven_numbers_of_layers(args, sizes):
 
 
 def test_chunks_alternate_between_ranks():
-    assert partition(8, 2, 2) == (range(0, 2), range(2, 4), range(4, 6), range(6, 8))
+    assert partition(8, 2, 2) == (range(2), range(2, 4), range(4, 6), range(6, 8))
 
 
 def test_a_head_of_54_percent_stands_alone():
@@ -113,7 +113,7 @@ def test_the_dearest_stage_is_as_cheap_as_possible(p, spare, layer, embedding, h
     "args, given_layers, words",
     [
         ((3, 4), {}, "3 layers cannot be split over 4 pipeline ranks"),
-        ((8, 4), {"first": 5, "last": 4}, "5 fixed for first rank, 4 fixed for last rank"),
+        ((8, 4), {"first": 5, "last": 4}, "5 fixed for the first rank, 4 fixed for the last rank"),
         ((8, 4), {"first": 4, "last": 4}, "cannot be split"),
         ((8, 2), {"first": 3, "last": 4}, "cannot be split"),
         ((8, 4), {"first": 9}, "give 0 to 8"),
