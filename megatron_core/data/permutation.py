@@ -54,7 +54,8 @@ class Permutation:
 
     @cached_property
     def _round_keys(self) -> tuple[int, ...]:
-        return tuple(keyed_hash("permutation", *self.key, r) for r in range(2 * _ROUNDS))
+        base = keyed_hash("permutation", *self.key)
+        return tuple(_mix(r + 1, base) for r in range(2 * _ROUNDS))
 
     def _network(self, index: Index) -> Index:
         """One pass over [0, a·b); the same code runs on a Python int and on a uint64 array."""
