@@ -23,7 +23,7 @@ from megatron_core.pipeline.action import (
     needs,
     virtual_stage,
 )
-from megatron_core.pipeline.draw import draw_steps
+from megatron_core.pipeline.excerpt import excerpt
 
 
 class ScheduleError(ValueError):
@@ -61,7 +61,7 @@ def check(program: Program, p: int, v: int, m: int) -> Report:
 
 
 def _fault(program: Program, stage: int, index: int, reason: str) -> ScheduleError:
-    return ScheduleError(f"stage {stage}, step {index}: {reason}\n{draw_steps(program, {stage: index})}")
+    return ScheduleError(f"stage {stage}, step {index}: {reason}\n{excerpt(program, {stage: index})}")
 
 
 def _check_work(program: Program, stage: int, v: int, m: int) -> None:
@@ -159,7 +159,7 @@ def _run_blocking(program: Program, v: int) -> None:
                 progress = True
     stuck = {stage: at[stage] for stage in range(p) if at[stage] < len(program[stage])}
     if stuck:
-        raise ScheduleError(f"deadlock: each arrow waits for a counterpart not posted\n{draw_steps(program, stuck)}")
+        raise ScheduleError(f"deadlock: each arrow waits for a counterpart not posted\n{excerpt(program, stuck)}")
 
 
 def _run_action(program: Program, stage: int, index: int, action: Action, v: int, held: set[Product]) -> None:

@@ -23,7 +23,7 @@ from megatron_core.pipeline.action import (
     needs,
     virtual_stage,
 )
-from megatron_core.pipeline.draw import draw_steps
+from megatron_core.pipeline.excerpt import excerpt
 
 
 def communicate(schedule: Schedule, v: int) -> Program:
@@ -39,7 +39,7 @@ def communicate(schedule: Schedule, v: int) -> Program:
             if _is_ready(schedule[stage][at[stage]], stage, p, v, made)
         }
         waiting = {stage: at[stage] for stage in unfinished}
-        assert round_, f"the schedule deadlocks; each arrow waits:\n{draw_steps(schedule, waiting)}"
+        assert round_, f"the schedule deadlocks; each arrow waits:\n{excerpt(schedule, waiting)}"
         for stage, action in round_.items():
             program[stage].append(action)
             at[stage] += 1

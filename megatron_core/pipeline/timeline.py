@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from megatron_core.pipeline.action import Action, Kind, Product, Schedule, makes, needs, virtual_stage
-from megatron_core.pipeline.draw import draw_steps
+from megatron_core.pipeline.excerpt import excerpt
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def play(schedule: Schedule, v: int, duration: Callable[[int, Action], float]) -
                 made[makes(action, k)] = spans[-1].end
                 progress = True
     stuck = {stage: len(spans) for stage, spans in enumerate(stages) if len(spans) < len(schedule[stage])}
-    assert not stuck, f"the schedule deadlocks; each arrow waits:\n{draw_steps(schedule, stuck)}"
+    assert not stuck, f"the schedule deadlocks; each arrow waits:\n{excerpt(schedule, stuck)}"
     return Timeline(tuple(map(tuple, stages)))
 
 

@@ -37,7 +37,7 @@ def test_one_stage_needs_no_exchange():
 sizes = st.tuples(st.sampled_from(SCHEDULES), st.integers(2, 8), st.integers(1, 3), st.integers(1, 12))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(sizes)
 def test_compute_is_untouched_and_each_edge_is_crossed_once_a_microbatch(size):
     name, p, v, m = size

@@ -56,31 +56,31 @@ def prove_zero_bubble(p, m):
     assert all(full <= live for full, live in zip(report.peak_full, of_1f1b.peak_live))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(stages, microbatches)
 def test_gpipe(p, m):
     prove_gpipe(p, m)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(stages, microbatches)
 def test_one_f_one_b(p, m):
     prove_one_f_one_b(p, m)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(stages, st.integers(1, 4), microbatches)
 def test_interleaved(p, v, m):
     prove_interleaved(p, v, m)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(stages, st.integers(1, 4), st.integers(1, 4))
 def test_interleaved_where_p_divides_m(p, v, groups):
     prove_interleaved(p, v, groups * p)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(stages, microbatches)
 def test_zero_bubble(p, m):
     prove_zero_bubble(p, m)
