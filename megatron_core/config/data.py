@@ -40,7 +40,7 @@ class DataConfig:
     """Synthetic tokens, no files."""
 
     tokenizer_type: TokenizerType | None = None
-    """Which tokenizer (required unless --mock-data with --vocab-size)."""
+    """Which tokenizer. Unset: GPT2BPETokenizer with --vocab-file; none is needed for --mock-data with --vocab-size."""
     tokenizer_model: str | None = None
     """File or directory of a Hugging Face or sentencepiece tokenizer."""
     vocab_file: str | None = None
@@ -62,3 +62,10 @@ class DataConfig:
     """Share of documents rearranged for fill-in-the-middle."""
     fim_spm_rate: float = 0.5
     """Of those, the share in suffix-prefix-middle order."""
+
+    @property
+    def tokenizer(self) -> TokenizerType | None:
+        """The tokenizer asked for; with --vocab-file and no type it is Megatron's default, GPT2BPETokenizer."""
+        if self.tokenizer_type is None and self.vocab_file is not None:
+            return "GPT2BPETokenizer"
+        return self.tokenizer_type

@@ -47,7 +47,7 @@ class ModelConfig:
     swiglu: bool = False
     """Gated MLP: silu(gate) * up."""
     gelu: Gelu = "auto"
-    """Form of GELU. auto is Megatron's rule: tanh where its fused kernel would run (linears with biases), else exact."""
+    """Form of GELU. auto is Megatron's rule: tanh where its fused kernel runs (linears with biases), else exact."""
     squared_relu: bool = False
     """relu(x)^2 instead of GELU."""
     position_embedding_type: Literal["learned_absolute", "rope", "none"] = "learned_absolute"
@@ -112,8 +112,14 @@ class ModelConfig:
             return "swiglu"
         if self.squared_relu:
             return "squared_relu"
-        tanh = self.gelu == "tanh" or (self.gelu == "auto" and self.add_bias_linear)
-        return "gelu_tanh" if tanh else "gelu_exact"
+        return "gelu_tanh" if self.gelu_form == "tanh" else "gelu_exact"
+
+    @property
+    def gelu_form(self) -> Gelu:
+        """Which GELU, with auto resolved; auto stays where the MLP has no GELU."""
+        if self.gelu != "auto" or self.swiglu or self.squared_relu:
+            return self.gelu
+        return "tanh" if self.add_bias_linear else "exact"
 
     @property
     def vocabulary(self) -> int:

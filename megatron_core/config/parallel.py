@@ -63,7 +63,7 @@ class ParallelConfig:
             return num_layers // self.pipeline_model_parallel_size // self.num_layers_per_virtual_pipeline_stage
         return 1
 
-    def schedule(self, num_layers: int) -> str:
+    def schedule(self, num_layers: int) -> ScheduleName:
         """The schedule's name, with auto resolved."""
         if self.pipeline_schedule != "auto":
             return self.pipeline_schedule

@@ -46,14 +46,15 @@ class RunConfig:
         split = self.data.split
         if split is None and (self.data.data_path or self.data.data_args_path):
             split = "969,30,1"
-        activation = model.activation
+        if split is not None:
+            split = split.replace(" ", "")
         return dataclasses.replace(
             self,
             model=dataclasses.replace(
                 model,
                 ffn_hidden_size=model.ffn_size,
                 kv_channels=model.head_dim,
-                gelu={"gelu_tanh": "tanh", "gelu_exact": "exact"}.get(activation, model.gelu),
+                gelu=model.gelu_form,
             ),
             parallel=dataclasses.replace(
                 parallel,
@@ -64,7 +65,7 @@ class RunConfig:
                 ddp_bucket_size=parallel.ddp_bucket_size or max(40_000_000, 1_000_000 * dp),
             ),
             optim=dataclasses.replace(optim, lr_decay_iters=decay_iters, lr_decay_samples=decay_samples),
-            data=dataclasses.replace(self.data, split=split),
+            data=dataclasses.replace(self.data, split=split, tokenizer_type=self.data.tokenizer),
             training=dataclasses.replace(
                 training, global_batch_size=training.global_batch_size or training.micro_batch_size * dp
             ),

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of a run: flags over a YAML file over defaults, checked and resolved, or one error with all faults.
+
+Field values are read here and not by tyro, which makes the help: it stops at the first bad value, and importing it
+costs a quarter of a second on each of the ranks that share a core.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from megatron_core.config.arguments import Argument, split_arguments
+from megatron_core.config.fields import Field, all_fields, replace_fields
+from megatron_core.config.megatron_flags.table import flag_table
+from megatron_core.config.run import RunConfig
+from megatron_core.config.translate import translate
+from megatron_core.config.validate import violations
+from megatron_core.config.values import ValueType, from_words
+from megatron_core.config.yaml_file import YamlValues, read_yaml
+from megatron_core.errors import ConfigError
+
+_OWN = {
+    "config": ValueType(scalar=str),
+    "print-config": ValueType(scalar=bool),
+    "world-size": ValueType(scalar=int),
+}
+"""Flags of the command itself, which are no part of the run's configuration."""
+
+_HELP = """Train a GPT: flags override the YAML file of --config, which overrides the defaults.
+
+--config FILE.yaml reads sections of fields; --print-config prints the resolved configuration as such a file and ends;
+--world-size N says for how many ranks, where no launcher does. Flags of Megatron-LM scripts are accepted as
+docs/configuration.md lists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parsed:
+    """A command line understood."""
+
+    config: RunConfig
+    """Resolved for `world_size` ranks."""
+    world_size: int
+    print_config: bool
+    """Print the configuration (`dump_yaml`) and end."""
+    notes: tuple[str, ...]
+    """What to tell the person once: flags read under another name, flags without effect."""
+
+
+def parse(argv: Sequence[str], world_size: int | None = None) -> Parsed:
+    """Read the words after the program's name; `world_size` is the launcher's, None where there is none.
+
+    Raises ConfigError with every fault of flags, file and configuration at once. Prints the help and exits on --help.
+    """
+    arguments = split_arguments(argv)
+    if any(argument.name in ("h", "help") for argument in arguments):
+        _print_help()
+    own, problems = _own_values([argument for argument in arguments if argument.name in _OWN])
+    fields = all_fields()
+    told = translate([argument for argument in arguments if argument.name not in _OWN], fields, flag_table())
+    file = _read_file(own.get("config"), fields)
+    config = replace_fields(RunConfig(), {**file.values, **told.values})
+    problems += [*file.problems, *told.problems]
+    print_config = bool(own.get("print-config"))
+    world, world_note = _world_size(own.get("world-size"), world_size, print_config, config)
+    if not (told.unreadable or file.problems):
+        problems += violations(config, world)
+    if problems:
+        raise ConfigError(_message(problems))
+    notes = (*told.notes, *world_note)
+    return Parsed(config=config.resolve(world), world_size=world, print_config=print_config, notes=notes)
+
+
+def _own_values(arguments: Sequence[Argument]) -> tuple[Mapping[str, object], list[str]]:
+    values: dict[str, object] = {}
+    problems = []
+    for argument in arguments:
+        try:
+            values[argument.name] = from_words(_OWN[argument.name], argument.values)
+        except ValueError as error:
+            problems.append(f"{argument.spelled} {error}")
+    return values, problems
+
+
+def _read_file(path: object, fields: Sequence[Field]) -> YamlValues:
+    if path is None:
+        return YamlValues({}, ())
+    try:
+        text = Path(str(path)).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read --config {path}: {error}") from error
+    return read_yaml(text, str(path), fields)
+
+
+def _world_size(
+    asked: object, launched: int | None, print_config: bool, config: RunConfig
+) -> tuple[int, tuple[str, ...]]:
+    """Ranks of the run: --world-size, else the launcher's; to print without either, as few as hold the model."""
+    if isinstance(asked, int):
+        if launched is not None and asked != launched and not print_config:
+            raise ConfigError(f"--world-size {asked} but the launcher started {launched} ranks: leave --world-size out")
+        return asked, ()
+    if launched is not None:
+        return launched, ()
+    smallest = max(config.parallel.model_parallel_size, 1)
+    if print_config and smallest > 1:
+        return smallest, (f"resolved for {smallest} ranks, the fewest that hold the model; --world-size N for more",)
+    return 1, ()
+
+
+def _message(problems: Sequence[str]) -> str:
+    if len(problems) == 1:
+        return problems[0]
+    return "\n".join([f"{len(problems)} problems in the configuration:", *(f"  - {problem}" for problem in problems)])
+
+
+def _print_help() -> None:
+    import tyro  # a quarter of a second that only --help should pay
+
+    tyro.cli(RunConfig, args=["--help"], description=_HELP, config=(tyro.conf.OmitArgPrefixes,))

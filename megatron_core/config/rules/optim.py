@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about the update: schedules counted in one unit, rates in order, one precision."""
+
+from collections.abc import Iterator
+
+from megatron_core.config.rules.rule import Rule
+from megatron_core.config.run import RunConfig
+
+
+def _schedule_units(config: RunConfig, world: int) -> Iterator[str]:
+    optim, training = config.optim, config.training
+    if training.train_samples is None:
+        wrong = ("lr_decay_samples", "lr_warmup_samples", "lr_wsd_decay_samples")
+        length, unit = "--train-iters", "iters"
+    else:
+        wrong = ("lr_decay_iters", "lr_warmup_iters", "lr_wsd_decay_iters")
+        length, unit = "--train-samples", "samples"
+    for name in wrong:
+        if getattr(optim, name):
+            flag = f"--{name.replace('_', '-')}"
+            yield f"{flag} does not go with {length}: use {flag.rsplit('-', 1)[0]}-{unit}"
+
+
+def _warmup(config: RunConfig, world: int) -> Iterator[str]:
+    optim, training = config.optim, config.training
+    given = [
+        f"--{name.replace('_', '-')} {getattr(optim, name)}"
+        for name in ("lr_warmup_fraction", "lr_warmup_iters", "lr_warmup_samples")
+        if getattr(optim, name)
+    ]
+    if len(given) > 1:
+        yield f"{' and '.join(given)} exclude each other: choose one"
+    if training.train_samples is None:
+        decay, warmup = optim.lr_decay_iters or training.train_iters, optim.lr_warmup_iters
+        wsd, unit = optim.lr_wsd_decay_iters, "iters"
+    else:
+        decay, warmup = optim.lr_decay_samples or training.train_samples, optim.lr_warmup_samples
+        wsd, unit = optim.lr_wsd_decay_samples, "samples"
+    if decay is None:
+        return  # _length says so
+    if warmup > decay:
+        yield f"--lr-warmup-{unit} {warmup} is longer than the decay, {decay} {unit}: set --lr-decay-{unit} or less"
+    if optim.lr_decay_style == "WSD" and wsd is None:
+        yield f"--lr-decay-style WSD needs --lr-wsd-decay-{unit}"
+    if optim.lr_decay_style == "WSD" and wsd is not None and wsd > decay:
+        yield f"--lr-wsd-decay-{unit} {wsd} is longer than the whole schedule, {decay} {unit}"
+
+
+def _rates(config: RunConfig, world: int) -> Iterator[str]:
+    optim = config.optim
+    for name, value in (("min-lr", optim.min_lr), ("lr-warmup-init", optim.lr_warmup_init)):
+        if value > optim.lr:
+            yield f"--{name} {value} is above --lr {optim.lr}: lower it"
+
+
+def _weight_decay(config: RunConfig, world: int) -> Iterator[str]:
+    optim = config.optim
+    start, end = optim.start_weight_decay, optim.end_weight_decay
+    if optim.weight_decay_incr_style == "constant":
+        if {start, end} - {None, optim.weight_decay}:
+            yield "--start-weight-decay and --end-weight-decay need --weight-decay-incr-style linear or cosine"
+    elif start is None or end is None:
+        yield (
+            f"--weight-decay-incr-style {optim.weight_decay_incr_style} needs --start-weight-decay and "
+            "--end-weight-decay"
+        )
+
+
+def _precision(config: RunConfig, world: int) -> Iterator[str]:
+    optim = config.optim
+    given = [f"--{name}" for name in ("fp16", "bf16", "fp64") if getattr(optim, name)]
+    if len(given) > 1:
+        yield f"{' and '.join(given)} exclude each other: choose one precision"
+    if optim.fp16 and optim.loss_scale is None and optim.min_loss_scale > optim.initial_loss_scale:
+        yield f"--min-loss-scale {optim.min_loss_scale} is above --initial-loss-scale {optim.initial_loss_scale}"
+
+
+RULES = (
+    Rule(_schedule_units, "train_iters train_samples"),
+    Rule(_warmup, "train_iters train_samples lr_decay_iters lr_decay_samples lr_warmup_fraction"),
+    Rule(_rates, "lr min_lr lr_warmup_init"),
+    Rule(_weight_decay, "weight_decay start_weight_decay end_weight_decay"),
+    Rule(_precision, "loss_scale min_loss_scale initial_loss_scale"),
+)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about the run: batch sizes over the data-parallel ranks, its length, the profiled steps."""
+
+from collections.abc import Iterator
+
+from megatron_core.config.rules.rule import Rule
+from megatron_core.config.run import RunConfig
+
+
+def _batches(config: RunConfig, world: int) -> Iterator[str]:
+    training, dp = config.training, config.data_parallel_size(world)
+    if dp < 1 or config.parallel.model_parallel_size * dp != world:
+        return  # the layout's rule says so
+    unit = training.micro_batch_size * dp
+    batch = training.global_batch_size or unit
+    step = f"--micro-batch-size {training.micro_batch_size} x {dp} data-parallel ranks = {unit}"
+    if batch % unit:
+        below = batch // unit * unit
+        choice = f"{below} or {below + unit}" if below else f"{unit}"
+        yield f"--global-batch-size {batch} is not a multiple of {step}: set {choice}"
+    if training.rampup_batch_size is None:
+        return
+    start, increment, _ = training.rampup_batch_size
+    if start < 1 or start % unit:
+        yield f"--rampup-batch-size starts at {start}, which is not a positive multiple of {step}"
+    if increment < 1 or increment % unit:
+        yield f"--rampup-batch-size grows by {increment}, which is not a positive multiple of {step}"
+    elif start > batch:
+        yield f"--rampup-batch-size starts at {start}, above --global-batch-size {batch}"
+    elif (batch - start) % increment:
+        yield f"--rampup-batch-size cannot grow from {start} to --global-batch-size {batch} by steps of {increment}"
+
+
+def _length(config: RunConfig, world: int) -> Iterator[str]:
+    iters, samples = config.training.train_iters, config.training.train_samples
+    if iters is None and samples is None:
+        yield "--train-iters or --train-samples is required"
+    elif iters is not None and samples is not None:
+        yield f"--train-iters {iters} and --train-samples {samples} exclude each other: choose one"
+
+
+def _profile(config: RunConfig, world: int) -> Iterator[str]:
+    training = config.training
+    if not training.profile:
+        return
+    if training.profile_step_end <= training.profile_step_start:
+        yield (
+            f"--profile-step-end {training.profile_step_end} must be after "
+            f"--profile-step-start {training.profile_step_start}"
+        )
+    absent = [str(rank) for rank in training.profile_ranks if rank >= world]
+    if absent:
+        yield f"--profile-ranks {' '.join(absent)}: the world has {world} ranks, 0 to {world - 1}"
+
+
+RULES = (
+    Rule(
+        _batches,
+        "micro_batch_size global_batch_size rampup_batch_size tensor_model_parallel_size pipeline_model_parallel_size "
+        "context_parallel_size",
+    ),
+    Rule(_length, "train_iters train_samples"),
+    Rule(_profile, "profile_step_start profile_step_end profile_ranks"),
+)

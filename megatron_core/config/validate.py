@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One report of all that is wrong with a configuration, each violation with its numbers and its remedy."""
+
+from megatron_core.config.ranges import out_of_range
+from megatron_core.config.rules import data, layout, model, optim, training
+from megatron_core.config.run import RunConfig
+from megatron_core.errors import ConfigError
+
+_RULES = (*model.RULES, *layout.RULES, *training.RULES, *optim.RULES, *data.RULES)
+
+
+def validate(config: RunConfig, world_size: int) -> None:
+    """Raise ConfigError with all violations, if there are any."""
+    found = violations(config, world_size)
+    if found:
+        raise ConfigError("\n".join(found))
+
+
+def violations(config: RunConfig, world_size: int) -> list[str]:
+    """All that is wrong with `config` on `world_size` ranks: one sentence each, with what to set."""
+    bad = list(out_of_range(config))
+    bad_fields = {item.field for item in bad}
+    messages = [item.message for item in bad]
+    if world_size < 1:
+        return [*messages, f"the world has {world_size} ranks; it must have at least 1"]
+    for rule in _RULES:
+        if bad_fields.isdisjoint(rule.needs.split()):
+            messages += rule.check(config, world_size)
+    return messages

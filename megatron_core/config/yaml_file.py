@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run configurations as YAML: one mapping a section, field names as keys. Read by safe_load: data, never code."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import yaml
+
+from megatron_core.config.fields import Field
+from megatron_core.config.run import RunConfig
+from megatron_core.config.values import from_yaml, to_yaml
+from megatron_core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class YamlValues:
+    """What a file sets, and all that is wrong with it."""
+
+    values: Mapping[Field, object]
+    problems: tuple[str, ...]
+
+
+def read_yaml(text: str, source: str, fields: Sequence[Field]) -> YamlValues:
+    """Check `text` against the fields; `source` names the file in messages. ConfigError if it is not YAML."""
+    try:
+        duplicates = _duplicate_keys(yaml.compose(text, Loader=yaml.SafeLoader))
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:  # an impossible date is a ValueError
+        raise ConfigError(f"{source} is not valid YAML: {' '.join(str(error).split())}") from error
+    problems = [f"{source}: {key} is given twice" for key in duplicates]
+    if document is None:
+        document = {}
+    sections = sorted({field.section for field in fields})
+    if not isinstance(document, dict):
+        raise ConfigError(f"{source} must map sections ({', '.join(sections)}) to their fields")
+    by_name = {(field.section, field.name): field for field in fields}
+    values: dict[Field, object] = {}
+    for section, entries in document.items():
+        if section not in sections:
+            problems.append(f"{source}: {_unknown_section(str(section), sections, fields)}")
+        elif entries is not None and not isinstance(entries, dict):
+            problems.append(f"{source}: {section} must map fields to values, not be {entries!r}")
+        else:
+            for key, value in (entries or {}).items():
+                field = by_name.get((section, str(key).replace("-", "_")))
+                if field is None:
+                    problems.append(f"{source}: {_unknown_key(section, str(key), fields)}")
+                    continue
+                try:
+                    values[field] = from_yaml(field.type, value)
+                except ValueError as error:
+                    problems.append(f"{source}: {section}.{key} {error}")
+    return YamlValues(values, tuple(problems))
+
+
+def dump_yaml(config: RunConfig) -> str:
+    """The whole config as YAML that `read_yaml` turns into the same config."""
+    document = {
+        section.name: {
+            field.name: to_yaml(getattr(getattr(config, section.name), field.name))
+            for field in dataclasses.fields(getattr(config, section.name))
+        }
+        for section in dataclasses.fields(config)
+    }
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def _unknown_section(name: str, sections: Sequence[str], fields: Sequence[Field]) -> str:
+    owners = [field.section for field in fields if field.name == name.replace("-", "_")]
+    if owners:
+        return f"{name} belongs under `{owners[0]}:`"
+    near = difflib.get_close_matches(name, sections, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"sections are {', '.join(sections)}"
+    return f"unknown section {name}; {hint}"
+
+
+def _unknown_key(section: str, key: str, fields: Sequence[Field]) -> str:
+    owners = [field.section for field in fields if field.name == key.replace("-", "_")]
+    if owners:
+        return f"{section}.{key} belongs under `{owners[0]}:`"
+    near = difflib.get_close_matches(key, [field.name for field in fields if field.section == section], n=1)
+    return f"unknown key {section}.{key}" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _duplicate_keys(root: yaml.Node | None) -> list[str]:
+    """Keys given twice, of the file and of its sections: YAML keeps the last one without a word."""
+    twice = []
+    if isinstance(root, yaml.MappingNode):
+        twice += _repeated(root)
+        for key, value in root.value:
+            if isinstance(value, yaml.MappingNode):
+                twice += [f"{key.value}.{name}" for name in _repeated(value)]
+    return twice
+
+
+def _repeated(node: yaml.MappingNode) -> list[str]:
+    names = [str(key.value) for key, _ in node.value]
+    return sorted({name for name in names if names.count(name) > 1})
