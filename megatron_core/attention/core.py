@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dense causal attention of the heads that one rank holds.
+
+torch's scaled_dot_product_attention does the work. It takes no generator, so that with attention dropout the
+probabilities are formed here and dropped by keyed masks, one stream a head: the same at every layout.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from megatron_core.kernels.matmul import widened
+from megatron_core.kernels.precision import wide_dtype
+
+
+def document_mask(document_ids: torch.Tensor) -> torch.Tensor:
+    """Which keys each query may see, [b, 1, s, s]: earlier ones of its own document. document_ids [b, s]."""
+    same = document_ids.unsqueeze(1) == document_ids.unsqueeze(2)
+    return same.tril().unsqueeze(1)
+
+
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    """Attention without dropout. q [b, a, s, d]; k, v [b, g, s, d]; mask [b, 1, s, s] or None = causal: [b, a, s, d]."""
+    grouped = q.shape[1] != k.shape[1]
+    # SDPA's CPU kernel on 16-bit inputs runs its products in the same emulation as a GEMM.
+    dtype = q.dtype
+    if widened(q):
+        q, k, v = q.float(), k.float(), v.float()
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
+    )
+    return out.to(dtype)
+
+
+def attend_with_dropout(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    keep: torch.Tensor,
+) -> torch.Tensor:
+    """The same with probabilities multiplied by `keep` [b, a, s, s], the scaled keep mask of these heads."""
+    heads_per_group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(heads_per_group, 1), v.repeat_interleave(heads_per_group, 1)
+    if mask is None:
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+    scores = (q @ k.transpose(-1, -2) * scale).to(wide_dtype(q.dtype)).masked_fill(~mask, -torch.inf)
+    return (scores.softmax(-1).to(q.dtype) * keep) @ v
+

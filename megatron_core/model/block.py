@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One transformer layer with the norm before each branch (GPT-2): two residual lines."""
+
+import torch
+from torch import nn
+
+from megatron_core.attention.self_attention import AttentionInputs
+from megatron_core.kernels.dropout import hidden_dropout
+from megatron_core.model.attention_layer import build_attention
+from megatron_core.model.mlp import MLP
+from megatron_core.model.norm import Norm
+from megatron_core.model.parameters import ParameterFactory
+from megatron_core.model.positions import local_positions
+
+
+class Block(nn.Module):
+    """x + dropout(attention(norm(x))), then x + dropout(mlp(norm(x)))."""
+
+    def __init__(self, factory: ParameterFactory, layer: int) -> None:
+        """`layer`: global number, from 0."""
+        super().__init__()
+        h = factory.config.hidden_size
+        self.attention_norm = Norm(factory, f"layers.{layer}.attention_norm", h)
+        self.attention = build_attention(factory, layer)
+        self.mlp_norm = Norm(factory, f"layers.{layer}.mlp_norm", h)
+        self.mlp = MLP(factory, layer)
+        self._layer, self._rate = layer, factory.config.hidden_dropout
+        self._tp, self._sequence_parallel = factory.ctx.tp, factory.sequence_parallel
+
+    def forward(self, x: torch.Tensor, inputs: AttentionInputs, seq_length: int) -> torch.Tensor:
+        """x [s, b, h] (or [s/tp, b, h]) to the same shape; `seq_length` is the whole s."""
+        positions = local_positions(seq_length, self._tp, self._sequence_parallel)
+
+        def dropped(branch: torch.Tensor, place: str) -> torch.Tensor:
+            return hidden_dropout(branch, self._rate, inputs.dropout, self._layer, place, positions, seq_length)
+
+        x = x + dropped(self.attention(self.attention_norm(x), inputs), "attention_output")
+        return x + dropped(self.mlp(self.mlp_norm(x)), "mlp_output")

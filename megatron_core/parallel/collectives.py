@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collectives of torch.distributed over a Group, the identity at size 1.
+
+torch renames some of them (`reduce_scatter_tensor` became `reduce_scatter_single` in 2.13): this file knows, nobody
+else does. Every function works on plain tensors; their autograd twins are in `tensor_parallel/mappings.py`.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from megatron_core.parallel.context import Group
+
+
+class Work(Protocol):
+    """A collective in flight."""
+
+    def wait(self) -> object:
+        """Return when the result may be read (on CUDA: by the current stream)."""
+
+
+class _Done:
+    """The work of a group of one: finished before it began."""
+
+    def wait(self) -> None:
+        return None
+
+
+DONE: Work = _Done()
+SUM, MAX = dist.ReduceOp.SUM, dist.ReduceOp.MAX
+
+_all_gather: Callable[..., Work] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter: Callable[..., Work] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+
+def all_reduce_async(tensor: torch.Tensor, group: Group, op: dist.ReduceOp.RedOpType = SUM) -> Work:
+    """Start an in-place reduction of `tensor` (contiguous) over `group`."""
+    if group.size == 1:
+        return DONE
+    return dist.all_reduce(tensor, op=op, group=group.handle, async_op=True)
+
+
+def all_reduce(tensor: torch.Tensor, group: Group, op: dist.ReduceOp.RedOpType = SUM) -> torch.Tensor:
+    """Reduce `tensor` in place over `group` and return it."""
+    if group.size > 1:
+        dist.all_reduce(tensor, op=op, group=group.handle)
+    return tensor
+
+
+def all_gather_async(tensor: torch.Tensor, group: Group) -> tuple[torch.Tensor, Work]:
+    """Start concatenating every member's `tensor` [n, ...] along dim 0; the result is [size * n, ...]."""
+    if group.size == 1:
+        return tensor, DONE
+    out = tensor.new_empty(group.size * tensor.shape[0], *tensor.shape[1:])
+    return out, _all_gather(out, tensor.contiguous(), group=group.handle, async_op=True)
+
+
+def all_gather(tensor: torch.Tensor, group: Group) -> torch.Tensor:
+    """Concatenate every member's `tensor` [n, ...] along dim 0: [size * n, ...]."""
+    out, work = all_gather_async(tensor, group)
+    work.wait()
+    return out
+
+
+def reduce_scatter_async(tensor: torch.Tensor, group: Group) -> tuple[torch.Tensor, Work]:
+    """Start summing `tensor` [size * n, ...] over `group`; member i gets rows [i * n, (i + 1) * n)."""
+    if group.size == 1:
+        return tensor, DONE
+    assert tensor.shape[0] % group.size == 0, f"{tensor.shape[0]} rows cannot be scattered over {group.size} ranks"
+    out = tensor.new_empty(tensor.shape[0] // group.size, *tensor.shape[1:])
+    return out, _reduce_scatter(out, tensor.contiguous(), group=group.handle, async_op=True)
+
+
+def reduce_scatter(tensor: torch.Tensor, group: Group) -> torch.Tensor:
+    """Sum `tensor` [size * n, ...] over `group` and keep this member's n rows."""
+    out, work = reduce_scatter_async(tensor, group)
+    work.wait()
+    return out
+
+
+def broadcast(tensor: torch.Tensor, group: Group, source: int = 0) -> torch.Tensor:
+    """Overwrite `tensor` with that of the member at coordinate `source`, and return it."""
+    if group.size > 1:
+        dist.broadcast(tensor, src=group.ranks[source], group=group.handle)
+    return tensor
+
+
+def send_async(tensor: torch.Tensor, group: Group, destination: int) -> Work:
+    """Start sending a contiguous tensor to the member at coordinate `destination`."""
+    return dist.isend(tensor, dst=group.ranks[destination], group=group.handle)
+
+
+def receive_async(tensor: torch.Tensor, group: Group, source: int) -> Work:
+    """Start receiving into `tensor` from the member at coordinate `source`."""
+    return dist.irecv(tensor, src=group.ranks[source], group=group.handle)
+
+
+def barrier(group: Group) -> None:
+    """Return when every member has called."""
+    if group.size > 1:
+        dist.barrier(group=group.handle)

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Column- and row-parallel linears (Shoeybi et al. 2019, section 3), with f/g or their sequence-parallel twins inside.
+
+    column   y_i = f(x) W_i^T + b_i        output features cut over tp; several weights may share one input
+    row      y   = g(sum_i x_i W_i^T) + b  input features cut over tp
+
+Communication runs beside the GEMM that does not need it: the input gradient's reduction beside the weight gradient, the
+second gather of x beside the input gradient. Shapes: x [s, b, k]; with sequence parallelism [s/tp, b, k] outside the
+region. Weights may have any number of dims; they are read as matrices [m, k].
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from megatron_core.kernels.matmul import input_gradient, linear
+from megatron_core.parallel.collectives import (
+    DONE,
+    Work,
+    all_gather,
+    all_gather_async,
+    all_reduce,
+    all_reduce_async,
+    reduce_scatter,
+    reduce_scatter_async,
+)
+from megatron_core.parallel.context import Group
+from megatron_core.tensor_parallel.shard_spec import SpecParameter
+from megatron_core.tensor_parallel.weight_gradient import WeightGradientQueue, accumulate
+
+
+def _matrix(weight: torch.Tensor, features_in: int) -> torch.Tensor:
+    return weight.reshape(-1, features_in)
+
+
+def _flat_sum(grad: torch.Tensor) -> torch.Tensor:
+    return grad.reshape(-1, grad.shape[-1]).sum(0)
+
+
+class _Column(torch.autograd.Function):
+    """forward(x, group, sequence_parallel, queue, count, *weights, *biases) -> one output a weight."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        group: Group,
+        sequence_parallel: bool,
+        queue: WeightGradientQueue,
+        count: int,
+        *parameters: SpecParameter | None,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.group, ctx.sequence_parallel, ctx.queue = group, sequence_parallel, queue
+        weights, ctx.biases = parameters[:count], parameters[count:]
+        # The parameters themselves are kept, not saved tensors: their gradients go to `main_grad`, and the optimizer
+        # may only change them after the last backward.
+        ctx.weights = weights
+        ctx.save_for_backward(x)
+        gathered = all_gather(x, group) if sequence_parallel else x
+        k = x.shape[-1]
+        return tuple(
+            linear(gathered, _matrix(weight, k), None if bias is None else bias.view(-1))
+            for weight, bias in zip(weights, ctx.biases)
+            if weight is not None
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (x,) = ctx.saved_tensors
+        group, sequence_parallel, queue, weights = ctx.group, ctx.sequence_parallel, ctx.queue, ctx.weights
+        deferring = queue.deferring
+        regathered, gathering = (
+            all_gather_async(x, group) if sequence_parallel and not deferring else (x, DONE)
+        )
+        grad_x, reducing = None, DONE
+        if ctx.needs_input_grad[0]:
+            grad_x = input_gradient(grads[0], _matrix(weights[0], x.shape[-1]))
+            for grad, weight in zip(grads[1:], weights[1:]):
+                grad_x += input_gradient(grad, _matrix(weight, x.shape[-1]))
+            grad_x, reducing = _reduce_async(grad_x, group, sequence_parallel)
+        gathering.wait()
+
+        def weight_gradients() -> list[torch.Tensor | None]:
+            whole = all_gather(x, group) if sequence_parallel and deferring else regathered
+            return [accumulate(weight, grad, whole) for weight, grad in zip(weights, grads)]
+
+        grad_weights = queue.run(weight_gradients, len(weights))
+        grad_biases = [
+            None if bias is None else _flat_sum(grad).view(bias.shape) for bias, grad in zip(ctx.biases, grads)
+        ]
+        reducing.wait()
+        return grad_x, None, None, None, None, *grad_weights, *grad_biases
+
+
+def _reduce_async(grad_x: torch.Tensor, group: Group, sequence_parallel: bool) -> tuple[torch.Tensor, Work]:
+    if sequence_parallel:
+        return reduce_scatter_async(grad_x, group)
+    return grad_x, all_reduce_async(grad_x, group)
+
+
+class _Row(torch.autograd.Function):
+    """forward(x, weight, bias, group, sequence_parallel, queue) -> y."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: SpecParameter,
+        bias: SpecParameter | None,
+        group: Group,
+        sequence_parallel: bool,
+        queue: WeightGradientQueue,
+    ) -> torch.Tensor:
+        ctx.weight, ctx.bias = weight, bias
+        ctx.group, ctx.sequence_parallel, ctx.queue = group, sequence_parallel, queue
+        ctx.save_for_backward(x)
+        # The bias rides in the first member's GEMM, so that the sum over tp holds it once.
+        own_bias = bias if group.coordinate == 0 else None
+        partial = linear(x, _matrix(weight, x.shape[-1]), own_bias)
+        return reduce_scatter(partial, group) if sequence_parallel else all_reduce(partial, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (x,) = ctx.saved_tensors
+        whole = all_gather(grad, ctx.group) if ctx.sequence_parallel else grad
+        grad_x = input_gradient(whole, _matrix(ctx.weight, x.shape[-1])) if ctx.needs_input_grad[0] else None
+
+        def weight_gradients() -> list[torch.Tensor | None]:
+            # Kept until a W action, the gathered gradient would cost tp times the memory: it is gathered again.
+            again = all_gather(grad, ctx.group) if ctx.sequence_parallel and deferring else whole
+            return [accumulate(ctx.weight, again, x)]
+
+        deferring = ctx.queue.deferring
+        (grad_weight,) = ctx.queue.run(weight_gradients, 1)
+        grad_bias = None if ctx.bias is None else _flat_sum(whole)
+        return grad_x, grad_weight, grad_bias, None, None, None
+
+
+class ColumnParallelLinear(nn.Module):
+    """Weights [.., k] of which each rank holds a slice of the output features, applied to one shared input."""
+
+    def __init__(
+        self,
+        weights: list[SpecParameter],
+        biases: list[SpecParameter | None],
+        group: Group,
+        sequence_parallel: bool,
+        queue: WeightGradientQueue,
+    ) -> None:
+        super().__init__()
+        assert len(weights) == len(biases), f"{len(weights)} weights and {len(biases)} biases"
+        self.weights = nn.ParameterList(weights)
+        self.biases = nn.ParameterList([bias for bias in biases if bias is not None])
+        self._bias_of = list(biases)
+        self._group, self._sequence_parallel, self._queue = group, sequence_parallel, queue
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """x [s, b, k] (or [s/tp, b, k]) to one y [s, b, m_i / tp] a weight."""
+        outputs: tuple[torch.Tensor, ...] = _Column.apply(
+            x, self._group, self._sequence_parallel, self._queue, len(self.weights), *self.weights, *self._bias_of
+        )
+        return outputs
+
+
+class RowParallelLinear(nn.Module):
+    """A weight [h, .., k/tp] of which each rank holds a slice of the input features."""
+
+    def __init__(
+        self,
+        weight: SpecParameter,
+        bias: SpecParameter | None,
+        group: Group,
+        sequence_parallel: bool,
+        queue: WeightGradientQueue,
+    ) -> None:
+        super().__init__()
+        self.weight = weight
+        self.bias = bias
+        self._features_in = math.prod(weight.shape[1:])
+        self._group, self._sequence_parallel, self._queue = group, sequence_parallel, queue
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x [s, b, k/tp] to y [s, b, h] (or [s/tp, b, h])."""
+        y: torch.Tensor = _Row.apply(
+            x, self.weight, self.bias, self._group, self._sequence_parallel, self._queue
+        )
+        return y

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cross-entropy over logits that are cut along the vocabulary; they are never gathered (Shoeybi et al. 2019, section 3).
+
+Only three numbers a token cross ranks: the largest logit, the sum of exponentials and the target's logit. The logits
+themselves are overwritten block by block, first by exponentials and in the backward by their gradient, so that one
+buffer of [tokens, v/tp] is all the memory this takes. Padding columns get exactly zero in both.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from megatron_core.kernels.precision import at_least_fp32, wide_dtype
+from megatron_core.parallel.collectives import MAX, all_reduce
+from megatron_core.parallel.context import Group
+from megatron_core.tensor_parallel.vocab import VocabSlice
+
+_BLOCK_BYTES = 1 << 20  # a block of rows this large stays in a core's cache over the passes made on it
+
+
+def _blocks(logits: torch.Tensor) -> Iterator[slice]:
+    rows = logits.shape[0]
+    step = max(1, _BLOCK_BYTES // max(1, logits.shape[1] * 4)) if logits.device.type == "cpu" else max(rows, 1)
+    return (slice(first, min(first + step, rows)) for first in range(0, rows, step))
+
+
+class _VocabCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: torch.Tensor,
+        targets: torch.Tensor,
+        piece: VocabSlice,
+        vocabulary: int,
+        group: Group,
+        z_loss_coeff: float,
+        label_smoothing: float,
+    ) -> torch.Tensor:
+        n, held = logits.shape[0], piece.stop - piece.start
+        wide = wide_dtype(logits.dtype)
+        real = logits[:, :held]
+        maxima = logits.new_full((n,), -torch.inf, dtype=wide)
+        if held:
+            maxima = at_least_fp32(real.amax(-1))
+        all_reduce(maxima, group, MAX)
+
+        local = targets - piece.start
+        owned = (local >= 0) & (local < held)
+        local = torch.where(owned, local, 0)
+        # Rows: sum of exponentials, the target's logit, sum of all logits; each of them relative to the maximum.
+        sums = logits.new_zeros(3 if label_smoothing else 2, n, dtype=wide)
+        if held:
+            target_logits = at_least_fp32(real.gather(1, local.unsqueeze(1)).squeeze(1))
+            sums[1] = torch.where(owned, target_logits - maxima, 0.0)
+            for block in _blocks(logits):
+                shifted = at_least_fp32(real[block]).sub_(maxima[block].unsqueeze(1))  # in place for fp32
+                if label_smoothing:
+                    sums[2, block] = shifted.sum(-1)
+                shifted.exp_()
+                sums[0, block] = shifted.sum(-1)
+                if wide != logits.dtype:
+                    real[block] = shifted
+        logits[:, held:] = 0
+        all_reduce(sums, group)
+
+        log_sum = sums[0].log()
+        losses = log_sum - sums[1]
+        if label_smoothing:
+            losses = losses + label_smoothing * (sums[1] - sums[2] / vocabulary)
+        log_z = log_sum + maxima
+        if z_loss_coeff:
+            losses = losses + z_loss_coeff * log_z.square()
+        ctx.held, ctx.z_loss_coeff, ctx.smoothing = held, z_loss_coeff, (label_smoothing, vocabulary)
+        ctx.save_for_backward(logits, local, owned, sums[0], log_z)
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        logits, local, owned, total, log_z = ctx.saved_tensors
+        smoothing, vocabulary = ctx.smoothing
+        real = logits[:, : ctx.held]
+        if ctx.held:
+            # d(loss)/d(logit) = softmax (1 + 2 c log Z) - one_hot, each row times its own upstream gradient.
+            scale = (grad * (1 + 2 * ctx.z_loss_coeff * log_z) / total).unsqueeze(1)
+            for block in _blocks(logits):
+                real[block].mul_(scale[block])
+                if smoothing:
+                    real[block].sub_((grad[block] * (smoothing / vocabulary)).unsqueeze(1))
+            hit = (grad * owned * (smoothing - 1)).to(logits.dtype)
+            real.scatter_add_(1, local.unsqueeze(1), hit.unsqueeze(1))
+        return logits, None, None, None, None, None, None
+
+
+def vocab_parallel_cross_entropy(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    piece: VocabSlice,
+    vocabulary: int,
+    group: Group,
+    *,
+    z_loss_coeff: float = 0.0,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """Loss of each token, at least in fp32: [n]. Consumes `logits`, whose memory becomes that of their gradient.
+
+    logits [n, v_padded/tp] of this rank, targets [n] as global ids (the same on every rank), `vocabulary` = true v.
+    `z_loss_coeff` c adds c (log Z)^2 (Chowdhery et al. 2022, section 5); `label_smoothing` spreads that share of the
+    target over all v classes.
+    """
+    losses: torch.Tensor = _VocabCrossEntropy.apply(
+        logits, targets, piece, vocabulary, group, z_loss_coeff, label_smoothing
+    )
+    return losses
