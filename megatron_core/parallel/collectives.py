@@ -5,7 +5,7 @@ torch renames some of them (`reduce_scatter_tensor` became `reduce_scatter_singl
 else does. Every function works on plain tensors; their autograd twins are in `tensor_parallel/mappings.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -20,12 +20,18 @@ class Work(Protocol):
     def wait(self) -> object:
         """Return when the result may be read (on CUDA: by the current stream)."""
 
+    def is_completed(self) -> bool:
+        """Whether it has finished already."""
+
 
 class _Done:
     """The work of a group of one: finished before it began."""
 
     def wait(self) -> None:
         return None
+
+    def is_completed(self) -> bool:
+        return True
 
 
 DONE: Work = _Done()
@@ -87,14 +93,18 @@ def broadcast(tensor: torch.Tensor, group: Group, source: int = 0) -> torch.Tens
     return tensor
 
 
-def send_async(tensor: torch.Tensor, group: Group, destination: int) -> Work:
-    """Start sending a contiguous tensor to the member at coordinate `destination`."""
-    return dist.isend(tensor, dst=group.ranks[destination], group=group.handle)
+def exchange_async(transfers: Sequence[tuple[bool, int, torch.Tensor]], group: Group) -> list[Work]:
+    """Start sends (True) and receives (False) with the members at these coordinates, as one batch.
 
-
-def receive_async(tensor: torch.Tensor, group: Group, source: int) -> Work:
-    """Start receiving into `tensor` from the member at coordinate `source`."""
-    return dist.irecv(tensor, src=group.ranks[source], group=group.handle)
+    Both ends must list the transfers between them in the same order. NCCL returns one work for the whole batch: it is
+    repeated, so that there is one a transfer.
+    """
+    operations = [
+        dist.P2POp(dist.isend if send else dist.irecv, tensor, group.ranks[peer], group.handle)
+        for send, peer, tensor in transfers
+    ]
+    works = dist.batch_isend_irecv(operations)
+    return works if len(works) == len(operations) else works * len(operations)
 
 
 def barrier(group: Group) -> None:

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns the gradients of one rank's microbatches into the gradient of the global batch, bucket by bucket.
+
+Every gradient contribution is added to its bucket and counted. A bucket is complete when all contributions of all
+microbatches have come, whatever the schedule: nothing has to be told which backward is the last one. With overlap its
+reduction then starts while backward goes on; buckets start in the order of their plan on every rank, so that their
+collectives match. Reduction is a sum: the loss is divided by the batch beforehand.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from megatron_core.data_parallel.buckets import plan_buckets
+from megatron_core.data_parallel.flat_bucket import FlatBucket
+from megatron_core.parallel.collectives import Work, all_reduce, all_reduce_async
+from megatron_core.parallel.context import ParallelContext
+from megatron_core.tensor_parallel.shard_spec import SpecParameter
+
+
+class GradReducer:
+    """Owns the buckets of all chunks of one rank."""
+
+    def __init__(
+        self,
+        parameters: Iterable[SpecParameter],
+        ctx: ParallelContext,
+        *,
+        bucket_size: int,
+        grad_dtype: torch.dtype,
+        overlap: bool,
+    ) -> None:
+        self._ctx, self._overlap = ctx, overlap
+        ordered = list(parameters)
+        plan = plan_buckets([p.spec for p in ordered], [p.numel() for p in ordered], bucket_size)
+        self.buckets = [FlatBucket(bucket, ordered, grad_dtype) for bucket in plan]
+        self._missing = [0] * len(self.buckets)
+        self._started: list[Work] = []
+        self._bucket_of = {id(p): number for number, bucket in enumerate(self.buckets) for p in bucket.parameters}
+        for parameter in ordered:
+            parameter.on_gradient = self._count
+            parameter.register_post_accumulate_grad_hook(_move_to_main_grad)
+
+    def begin_step(self, num_microbatches: int) -> None:
+        """Clear the buckets and expect `num_microbatches` backwards through every chunk."""
+        self._started = []
+        for number, bucket in enumerate(self.buckets):
+            bucket.grads.zero_()
+            self._missing[number] = num_microbatches * sum(p.spec.gradients for p in bucket.parameters)
+
+    def _count(self, parameter: SpecParameter) -> None:
+        number = self._bucket_of[id(parameter)]
+        self._missing[number] -= 1
+        assert self._missing[number] >= 0, f"{parameter.spec.name} got more gradients than the step has microbatches"
+        while self._overlap and self._next_is_complete():
+            self._start_next()
+
+    def _next_is_complete(self) -> bool:
+        number = len(self._started)
+        # A tied bucket waits for `finish`: its partner stage may still be waiting for what this stage sends later.
+        return number < len(self.buckets) and self._missing[number] == 0 and not self.buckets[number].kind.tied
+
+    def _start_next(self) -> None:
+        bucket = self.buckets[len(self._started)]
+        if bucket.kind.partial is not None:
+            all_reduce(bucket.grads, self._ctx.group(bucket.kind.partial))
+        if bucket.kind.tied:
+            all_reduce(bucket.grads, self._ctx.group("ends"))
+        self._started.append(all_reduce_async(bucket.grads, self._ctx.dp))
+
+    def finish(self) -> None:
+        """Start what has not started and wait for all; afterwards the buckets hold the global batch's gradient."""
+        for bucket, missing in zip(self.buckets, self._missing):
+            assert missing == 0, f"{missing} gradients never came for {[p.spec.name for p in bucket.parameters]}"
+        while len(self._started) < len(self.buckets):
+            self._start_next()
+        for work in self._started:
+            work.wait()
+
+
+def _move_to_main_grad(parameter: torch.Tensor) -> None:
+    """Add what autograd accumulated (norms, biases, positions) to the bucket and count it."""
+    assert isinstance(parameter, SpecParameter), "only parameters with a spec are hooked"
+    assert parameter.main_grad is not None, f"{parameter.spec.name} has no bucket"
+    if parameter.grad is not None:
+        parameter.main_grad.add_(parameter.grad)
+        parameter.grad = None
+        parameter.gradient_ready()
+
+
+def counted_grads(buckets: Sequence[FlatBucket]) -> list[torch.Tensor]:
+    """Views of all gradient elements that this rank counts in sums over the model."""
+    return [bucket.grads[start:stop] for bucket in buckets for start, stop in bucket.counted_ranges]
+
+
+def counted_weights(buckets: Sequence[FlatBucket]) -> list[torch.Tensor]:
+    """Views of all weights that this rank counts in sums over the model."""
+    return [bucket.weights[start:stop] for bucket in buckets for start, stop in bucket.counted_ranges]

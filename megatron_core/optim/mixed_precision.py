@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AdamW over a rank's buckets with wide masters: 16-bit weights follow an fp32 copy, wider ones are their own master.
+
+This class holds state and applies the rule; which gradients it is given, what factor they carry and whether the step is
+skipped (fp16 overflow) is decided by the training step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from megatron_core.config.optim import OptimConfig
+from megatron_core.kernels.precision import at_least_fp32
+from megatron_core.optim.adamw import AdamHyper, Moments, adamw_update
+
+
+class Flat(Protocol):
+    """What the optimizer needs of a bucket."""
+
+    weights: torch.Tensor
+    grads: torch.Tensor
+
+    @property
+    def decayed(self) -> bool:
+        """Whether weight decay applies."""
+
+
+@dataclass(frozen=True)
+class _BucketState:
+    bucket: Flat
+    master: torch.Tensor
+    moments: Moments
+
+
+class MixedPrecisionAdamW:
+    """The optimizer of one rank."""
+
+    def __init__(self, buckets: Sequence[Flat], config: OptimConfig) -> None:
+        self._hyper = AdamHyper(config.adam_beta1, config.adam_beta2, config.adam_eps)
+        self._states = []
+        for bucket in buckets:
+            master = at_least_fp32(bucket.weights)  # the weights themselves unless they are 16-bit
+            self._states.append(_BucketState(bucket, master, Moments(torch.zeros_like(master), torch.zeros_like(master))))
+
+    def step(self, *, applied_steps: int, lr: float, weight_decay: float, grad_factor: float) -> None:
+        """Update all weights. Gradients are multiplied by `grad_factor` (clipping, loss scale, token count)."""
+        for state in self._states:
+            adamw_update(
+                state.master,
+                at_least_fp32(state.bucket.grads),
+                state.moments,
+                self._hyper,
+                applied_steps=applied_steps,
+                lr=lr,
+                weight_decay=weight_decay if state.bucket.decayed else 0.0,
+                grad_factor=grad_factor,
+            )
+            if state.master is not state.bucket.weights:
+                state.bucket.weights.copy_(state.master)
+
+    def refresh_masters(self) -> None:
+        """Take the present weights as the new masters: after weights were loaded from outside."""
+        for state in self._states:
+            if state.master is not state.bucket.weights:
+                state.master.copy_(state.bucket.weights)
