@@ -27,14 +27,13 @@ def loss_plot(points: Sequence[tuple[int, float]], width: int = 72, height: int 
     for x, loss in enumerate(columns):
         share = (loss - low) / (high - low) if high > low else 0.0
         rows[round((1.0 - share) * (height - 1))][x] = MARK
-    lines = []
-    for y, row in enumerate(rows):
-        value = high - (high - low) * y / max(height - 1, 1)
-        label = f"{value:9.4f} ┤" if y % 4 == 0 or y == height - 1 else f"{'':9} │"
-        lines.append((label + "".join(row)).rstrip())
-    lines.append(f"{'':9} └" + "─" * len(columns))
+    values = [high - (high - low) * y / max(height - 1, 1) for y in range(height)]
+    labels = [f"{value:.5g}" if y % 4 == 0 or y == height - 1 else "" for y, value in enumerate(values)]
+    margin = max(map(len, labels))
+    lines = [f"{label:>{margin}} {'┤' if label else '│'}{''.join(row)}".rstrip() for label, row in zip(labels, rows)]
+    lines.append(f"{'':{margin}} └" + "─" * len(columns))
     left, right = f"step {first}", str(last)
-    lines.append(f"{'':11}{left}{right:>{max(len(columns) - len(left), len(right) + 1)}}")
+    lines.append(f"{'':{margin}}  {left}{right:>{max(len(columns) - len(left), len(right) + 1)}}")
     return "\n".join(lines)
 
 

@@ -16,8 +16,8 @@ def test_a_falling_loss_falls() -> None:
     plot = loss_plot([(step, 5.0 - 0.04 * step) for step in range(1, 101)], width=40, height=10)
     lines = plot.splitlines()
     assert len(lines) == 12
-    assert lines[0].startswith("   4.9") and MARK in lines[0]
-    assert lines[9].startswith("   1.0") and MARK in lines[9]
+    assert lines[0].split() == ["4.92", "┤" + MARK * 2]
+    assert lines[9].split()[0] == "1" and lines[9].endswith(MARK)
     assert lines[-1].split() == ["step", "1", "100"]
     rows = [y for _, y in marks(plot)]
     assert len(rows) == 40
@@ -40,6 +40,9 @@ def test_points_without_a_number_are_left_out() -> None:
     st.integers(1, 20),
 )
 def test_keeps_its_size_whatever_it_is_given(points: list[tuple[int, float]], width: int, height: int) -> None:
-    plot = loss_plot(points, width, height)
-    assert len(plot.splitlines()) == height + 2
-    assert max(len(line) for line in plot.splitlines()[: height + 1]) <= 11 + width
+    *area, axis, steps = loss_plot(points, width, height).splitlines()
+    assert len(area) == height
+    assert len({max(line.find("┤"), line.find("│")) for line in area}) == 1, "the scale is one straight line"
+    assert 1 <= axis.count("─") <= width
+    assert max(map(len, area)) <= len(axis)
+    assert steps.split()[1:] == [str(min(points)[0]), str(max(points)[0])]

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One door for what happened: a step's facts go to metrics.jsonl, the console and the trackers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from megatron_core.config.logging import LoggingConfig
+from megatron_core.training.batch_schedule import RunLength
+from megatron_core.training.metrics import MetricsWriter, StepMetrics, ValidationMetrics
+from megatron_core.training.progress import LOGGER, Progress, validation_line
+from megatron_core.training.trackers import Tracker, open_trackers, step_scalars, validation_scalars
+
+
+class Report:
+    """Open it on every rank: all but rank 0 stay silent."""
+
+    def __init__(
+        self,
+        config: LoggingConfig,
+        length: RunLength,
+        *,
+        save: str | None,
+        rank: int,
+        world_size: int,
+        run_config: Mapping[str, Any],
+    ) -> None:
+        """run_config: the resolved configuration as plain data, for the trackers. Raises ConfigError (see there)."""
+        self._config = config
+        self._world_size = world_size
+        self._speaks = rank == 0
+        self._writer = MetricsWriter(Path(save) / "metrics.jsonl" if save is not None and rank == 0 else None)
+        self._progress = Progress(config, length)
+        self._trackers: tuple[Tracker, ...] = open_trackers(config, save, run_config) if rank == 0 else ()
+
+    def step(self, metrics: StepMetrics) -> None:
+        """Report a training step."""
+        if not self._speaks:
+            return
+        self._writer.write(metrics)
+        self._progress.step(metrics)
+        if metrics.step % self._config.tensorboard_log_interval == 0:
+            self._track(step_scalars(metrics, self._config, self._world_size), metrics.step)
+
+    def validation(self, metrics: ValidationMetrics) -> None:
+        """Report a validation pass."""
+        if not self._speaks:
+            return
+        self._writer.write(metrics)
+        LOGGER.info(validation_line(metrics))
+        self._track(validation_scalars(metrics, self._config), metrics.step)
+
+    def close(self) -> None:
+        """Finish all files; the report is not used after."""
+        self._writer.close()
+        for tracker in self._trackers:
+            tracker.close()
+
+    def _track(self, values: Mapping[str, float], step: int) -> None:
+        for tracker in self._trackers:
+            tracker.log(values, step)
