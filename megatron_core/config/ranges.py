@@ -20,15 +20,16 @@ _RANGES: Mapping[str, str] = {
         num_layers hidden_size num_attention_heads seq_length ffn_hidden_size kv_channels num_query_groups vocab_size
         make_vocab_size_divisible_by padded_vocab_size tensor_model_parallel_size pipeline_model_parallel_size
         context_parallel_size num_layers_per_virtual_pipeline_stage num_virtual_stages_per_pipeline_rank
-        decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers ddp_bucket_size micro_batch_size
-        global_batch_size train_iters train_samples eval_interval exit_interval lr_decay_iters lr_decay_samples
+        ddp_bucket_size micro_batch_size global_batch_size train_iters train_samples eval_interval exit_interval
+        lr_decay_iters lr_decay_samples
         lr_wsd_decay_iters lr_wsd_decay_samples loss_scale_window hysteresis log_interval tensorboard_log_interval
         tensorboard_queue_size
     """,
     ">= 0": """
         max_position_embeddings z_loss_coeff min_lr lr_warmup_iters lr_warmup_samples lr_warmup_init weight_decay
         start_weight_decay end_weight_decay clip_grad num_workers eval_iters seed manual_gc_interval profile_step_start
-        profile_ranks rampup_batch_size timing_log_level
+        profile_ranks rampup_batch_size timing_log_level decoder_first_pipeline_num_layers
+        decoder_last_pipeline_num_layers
     """,
     "> 0": """
         norm_epsilon rotary_base rotary_seq_len_interpolation_factor rope_scaling_factor init_method_std
@@ -42,7 +43,7 @@ _RANGES: Mapping[str, str] = {
 }
 """Bounds -> fields; a field that is None is not bounded, a tuple is bounded element by element."""
 
-_REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size", "lr")
+REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size", "lr")
 """Fields whose default is out of range because nobody can choose them for the user."""
 
 
@@ -63,7 +64,7 @@ def out_of_range(config: RunConfig) -> Iterator[OutOfRange]:
             value = getattr(getattr(config, field.section), name)
             if _within(value, bounds):
                 continue
-            if name in _REQUIRED and value == field.default:
+            if name in REQUIRED and value == field.default:
                 yield OutOfRange(name, f"--{field.flag} is required")
             else:
                 yield OutOfRange(name, f"--{field.flag} is {value}; it must be {bounds}")

@@ -97,6 +97,9 @@ HARMLESS: Mapping[str, str] = {
     """,
     "validation uses the microbatch of training; its loss does not depend on it": "eval-micro-batch-size",
     "only SGD reads it": "sgd-momentum",
+    "it is read only with --fp8-format": """
+        fp8-amax-compute-algo fp8-amax-history-len fp8-interval fp8-margin fp8-recipe
+    """,
     "remote object stores are not used": "disable-msc",
 }
 """Reason -> the flags."""

@@ -135,8 +135,8 @@ REFUSED: Mapping[str, str] = {
     """,
     "precisions below 16 bits are not offered: use --bf16 or --fp16": """
         disable-fp8-wgrad first-last-layers-bf16 fp4-format fp4-param-gather fp4-quantizer-factory fp4-recipe
-        fp8-amax-compute-algo fp8-amax-history-len fp8-e4m3 fp8-format fp8-hybrid fp8-interval fp8-margin
-        fp8-output-proj fp8-param-gather fp8-quantizer-factory fp8-recipe keep-fp8-transpose-cache
+        fp8-e4m3 fp8-format fp8-hybrid
+        fp8-output-proj fp8-param-gather fp8-quantizer-factory keep-fp8-transpose-cache
         keep-fp8-transpose-cache-when-using-custom-fsdp kitchen-attention-backend kitchen-config-file
         kitchen-recipe-number no-fp8-wgrad num-layers-at-end-in-bf16 num-layers-at-start-in-bf16
         reuse-grad-buf-for-mxfp8-param-ag te-precision-config-file use-kitchen-attention

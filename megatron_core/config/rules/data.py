@@ -2,6 +2,7 @@
 """Rules about the data: one source, a sensible split, what each tokenizer needs. No file is looked at here."""
 
 import math
+import re
 from collections.abc import Iterator
 
 from megatron_core.config.rules.rule import Rule
@@ -37,7 +38,7 @@ def _split(config: RunConfig, world: int) -> Iterator[str]:
     if data.train_data_path or data.per_split_data_args_path:
         yield f"--split {data.split} does not go with data given per split: leave it out"
     try:
-        weights = [float(part) for part in data.split.split(",")]
+        weights = [float(part) for part in re.split("[,/]", data.split)]
     except ValueError:
         weights = []
     if not 1 <= len(weights) <= 3 or not all(math.isfinite(w) and w >= 0 for w in weights) or sum(weights) <= 0:

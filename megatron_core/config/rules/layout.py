@@ -59,27 +59,25 @@ def _virtual_stages(config: RunConfig, world: int) -> Iterator[str]:
 def _layers(config: RunConfig, p: int, v: int) -> Iterator[str]:
     parallel, layers = config.parallel, config.model.num_layers
     first, last = parallel.decoder_first_pipeline_num_layers, parallel.decoder_last_pipeline_num_layers
-    counted = parallel.account_for_embedding_in_pipeline_split + parallel.account_for_loss_in_pipeline_split
-    if first is None and last is None:
-        if parallel.pipeline_split == "count" and layers + counted < p * v:
-            yield f"--num-layers {layers} cannot fill {p} stages x {v} chunks = {p * v}: make those smaller"
-        return
     given = [count for count in (first, last) if count is not None]
-    if p == 1:
+    if given and p == 1:
         yield "--decoder-first/last-pipeline-num-layers need --pipeline-model-parallel-size of at least 2"
         return
-    if counted or parallel.pipeline_split == "cost":
+    for count in given:
+        if count % v or (v > 1 and count == 0):
+            yield f"--decoder-first/last-pipeline-num-layers {count} does not fill the rank's {v} chunks alike"
+    # A chunk at either end may go without layers where the embedding or the head counts as its work.
+    by_cost = parallel.pipeline_split == "cost"
+    empty = (first is None and (by_cost or parallel.account_for_embedding_in_pipeline_split)) + (
+        last is None and (by_cost or parallel.account_for_loss_in_pipeline_split)
+    )
+    ranks, rest = p - len(given), layers - sum(given)
+    need = max(ranks * v - empty, 0)
+    if rest < need or (ranks == 0 and rest != 0):
         yield (
-            "--decoder-first/last-pipeline-num-layers exclude --pipeline-split cost and "
-            "--account-for-embedding/loss-in-pipeline-split: choose one way to shape the stages"
-        )
-    if min(given) < v:
-        yield f"--decoder-first/last-pipeline-num-layers must give each of the rank's {v} chunks a layer"
-    others, rest = p - len(given), layers - sum(given)
-    if rest < others * v or (others == 0 and rest):
-        yield (
-            f"--num-layers {layers} less {sum(given)} on the first and last stage leaves {rest} for {others} other "
-            f"stages of {v} chunks: " + ("they must add up" if others == 0 else f"it must be at least {others * v}")
+            f"--num-layers {layers}, {layers - rest} of them fixed for the first and last rank, leaves {rest} for "
+            f"{ranks} ranks x {v} chunks: it must be {'exactly 0' if ranks == 0 else f'at least {need}'}; use fewer "
+            "stages or other --decoder-first/last-pipeline-num-layers"
         )
 
 
