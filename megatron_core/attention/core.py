@@ -18,9 +18,7 @@ def document_mask(document_ids: torch.Tensor) -> torch.Tensor:
     return same.tril().unsqueeze(1)
 
 
-def attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float
-) -> torch.Tensor:
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
     """Attention without dropout. q [b, a, s, d]; k, v [b, g, s, d]; mask [b, 1, s, s] or None = causal: [b, a, s, d]."""
     grouped = q.shape[1] != k.shape[1]
     # SDPA's CPU kernel on 16-bit inputs runs its products in the same emulation as a GEMM.
@@ -48,4 +46,3 @@ def attend_with_dropout(
         mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
     scores = (q @ k.transpose(-1, -2) * scale).to(wide_dtype(q.dtype)).masked_fill(~mask, -torch.inf)
     return (scores.softmax(-1).to(q.dtype) * keep) @ v
-

@@ -23,7 +23,9 @@ class DropoutKey:
     """Global number of each of the b samples."""
 
 
-def _keep(key: DropoutKey, rate: float, number: int, shape: tuple[int, ...], like: torch.Tensor, *place: Key) -> torch.Tensor:
+def _keep(
+    key: DropoutKey, rate: float, number: int, shape: tuple[int, ...], like: torch.Tensor, *place: Key
+) -> torch.Tensor:
     generator = keyed_generator(key.seed, "dropout", key.step, number, *place, device=like.device)
     return torch.rand(shape, generator=generator, device=like.device) >= rate
 

@@ -6,7 +6,6 @@ multiple), tp / g neighbours hold the same group: each sees the gradient of its 
 the `kv` group.
 """
 
-
 from megatron_core.attention.self_attention import SelfAttention
 from megatron_core.model.norm import Norm
 from megatron_core.model.parameters import ParameterFactory

@@ -16,7 +16,9 @@ from megatron_core.tensor_parallel.vocab import VocabSlice, vocab_slice
 _BEFORE_LAYER_0 = -1
 
 
-def vocabulary_weight(factory: ParameterFactory, name: str, *, tied: bool, counted: bool, gradients: int) -> SpecParameter:
+def vocabulary_weight(
+    factory: ParameterFactory, name: str, *, tied: bool, counted: bool, gradients: int
+) -> SpecParameter:
     """A [v, h] table cut along the vocabulary, stored with this layout's padding rows, which are zero."""
     piece = vocab_slice(factory.config, factory.ctx.tp)
     spec = ShardSpec(

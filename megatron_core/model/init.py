@@ -38,9 +38,7 @@ def normal(spec: ShardSpec, std: float, seed: int, *, dtype: torch.dtype, rows: 
         inner = math.prod(spec.shape[spec.dim + 1 : -1])
         outer_rows = spec.shape[spec.dim] * inner
         pieces = [
-            _draw_rows(
-                seed, spec.name, base + spec.start * inner, base + spec.stop * inner, total, columns, std
-            )
+            _draw_rows(seed, spec.name, base + spec.start * inner, base + spec.stop * inner, total, columns, std)
             for base in range(0, total, outer_rows)
         ]
         local = torch.cat(pieces).view(spec.local_shape)

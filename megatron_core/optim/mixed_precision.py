@@ -42,7 +42,9 @@ class MixedPrecisionAdamW:
         self._states = []
         for bucket in buckets:
             master = at_least_fp32(bucket.weights)  # the weights themselves unless they are 16-bit
-            self._states.append(_BucketState(bucket, master, Moments(torch.zeros_like(master), torch.zeros_like(master))))
+            self._states.append(
+                _BucketState(bucket, master, Moments(torch.zeros_like(master), torch.zeros_like(master)))
+            )
 
     def step(self, *, applied_steps: int, lr: float, weight_decay: float, grad_factor: float) -> None:
         """Update all weights. Gradients are multiplied by `grad_factor` (clipping, loss scale, token count)."""

@@ -79,6 +79,11 @@ def zero_bubble(p: int, m: int) -> Schedule:
     )
 
 
+def forward_only(p: int, v: int, m: int) -> Schedule:
+    """The forwards of `interleaved` (of any schedule, at v = 1) alone: evaluation."""
+    return tuple(tuple(action for action in steps if action.kind is Kind.F) for steps in interleaved(p, v, m))
+
+
 def _alternate(forwards: list[Action], backwards: list[Action], warmup: int) -> tuple[Action, ...]:
     """`warmup` forwards, then a forward and a backward in turn, then the backwards that are left."""
     warmup = min(warmup, len(forwards))

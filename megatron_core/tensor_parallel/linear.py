@@ -71,9 +71,7 @@ class _Column(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         group, sequence_parallel, queue, weights = ctx.group, ctx.sequence_parallel, ctx.queue, ctx.weights
         deferring = queue.deferring
-        regathered, gathering = (
-            all_gather_async(x, group) if sequence_parallel and not deferring else (x, DONE)
-        )
+        regathered, gathering = all_gather_async(x, group) if sequence_parallel and not deferring else (x, DONE)
         grad_x, reducing = None, DONE
         if ctx.needs_input_grad[0]:
             grad_x = input_gradient(grads[0], _matrix(weights[0], x.shape[-1]))
@@ -183,7 +181,5 @@ class RowParallelLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [s, b, k/tp] to y [s, b, h] (or [s/tp, b, h])."""
-        y: torch.Tensor = _Row.apply(
-            x, self.weight, self.bias, self._group, self._sequence_parallel, self._queue
-        )
+        y: torch.Tensor = _Row.apply(x, self.weight, self.bias, self._group, self._sequence_parallel, self._queue)
         return y

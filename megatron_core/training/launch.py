@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who started this process and how it joins the others; the only file that reads os.environ.
+
+Three launchers are known: torchrun (RANK, WORLD_SIZE, ...), `srun` without torchrun (SLURM_PROCID, ...), and none, which
+is a world of one. torchrun under srun counts as torchrun.
+"""
+
+import contextlib
+import datetime
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from megatron_core.config.parallel import ParallelConfig
+from megatron_core.errors import ConfigError
+
+_SLURM_PORT_BASE, _SLURM_PORT_SPAN = 20000, 20000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """This process's place in the job."""
+
+    launcher: Literal["torchrun", "srun", "alone"]
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    address: str = "127.0.0.1"
+    port: int = 0
+    threads_given: bool = False
+    """Whether OMP_NUM_THREADS says how many threads a rank takes."""
+
+
+def detect(environ: Mapping[str, str] = os.environ) -> Launch:
+    """Read the launcher's variables. Raises ConfigError where one is missing or no number."""
+    threads_given = "OMP_NUM_THREADS" in environ
+    if "RANK" in environ and "WORLD_SIZE" in environ:
+        return Launch(
+            launcher="torchrun",
+            rank=_number(environ, "RANK"),
+            world_size=_number(environ, "WORLD_SIZE"),
+            local_rank=_number(environ, "LOCAL_RANK", environ["RANK"]),
+            local_world_size=_number(environ, "LOCAL_WORLD_SIZE", environ["WORLD_SIZE"]),
+            address=environ.get("MASTER_ADDR", "127.0.0.1"),
+            port=_number(environ, "MASTER_PORT", "29500"),
+            threads_given=threads_given,
+        )
+    if "SLURM_PROCID" in environ and _number(environ, "SLURM_NTASKS", "1") > 1:
+        job = _number(environ, "SLURM_JOB_ID", "0")
+        return Launch(
+            launcher="srun",
+            rank=_number(environ, "SLURM_PROCID"),
+            world_size=_number(environ, "SLURM_NTASKS"),
+            local_rank=_number(environ, "SLURM_LOCALID", "0"),
+            local_world_size=_tasks_on_node(environ),
+            address=environ.get("MASTER_ADDR") or first_host(environ.get("SLURM_STEP_NODELIST", "127.0.0.1")),
+            port=_number(environ, "MASTER_PORT", str(_SLURM_PORT_BASE + job % _SLURM_PORT_SPAN)),
+            threads_given=threads_given,
+        )
+    return Launch(launcher="alone", threads_given=threads_given)
+
+
+def _number(environ: Mapping[str, str], name: str, default: str | None = None) -> int:
+    text = environ.get(name, default)
+    if text is None or not text.strip().isdigit():
+        raise ConfigError(f"the launcher's variable {name} is {text!r}, not a number: start with torchrun or srun.")
+    return int(text)
+
+
+def _tasks_on_node(environ: Mapping[str, str]) -> int:
+    """From SLURM_STEP_TASKS_PER_NODE such as `8(x280)` or `4,3`: the first node's count."""
+    first = re.match(r"\d+", environ.get("SLURM_STEP_TASKS_PER_NODE", environ.get("SLURM_NTASKS_PER_NODE", "1")))
+    return int(first[0]) if first else 1
+
+
+def first_host(nodelist: str) -> str:
+    """First host of a Slurm node list: `n[07-09,12]` -> `n07`; `a1,b2` -> `a1`."""
+    match = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,]*))?", nodelist)
+    if match is None:
+        raise ConfigError(f"cannot read a host from SLURM_STEP_NODELIST={nodelist!r}: set MASTER_ADDR.")
+    return match[1] + (match[2] or "") + (match[3] or "")
+
+
+def choose_device(launch: Launch, config: ParallelConfig) -> torch.device:
+    """This rank's device, made current. Raises ConfigError for a backend or GPU that this torch cannot serve."""
+    if config.distributed_backend == "gloo" or not torch.cuda.is_available():
+        if config.distributed_backend == "nccl":
+            raise ConfigError("--distributed-backend nccl needs CUDA, which this torch does not see: use gloo.")
+        if not launch.threads_given:
+            torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // launch.local_world_size))
+        return torch.device("cpu")
+    if launch.local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"local rank {launch.local_rank} has no GPU: this node shows {torch.cuda.device_count()}; start at most "
+            "that many ranks a node."
+        )
+    device = torch.device("cuda", launch.local_rank)
+    major, minor = torch.cuda.get_device_capability(device)
+    built_for = torch.cuda.get_arch_list()
+    if not any(arch.startswith(f"sm_{major}") for arch in built_for):
+        raise ConfigError(
+            f"{torch.cuda.get_device_name(device)} is sm_{major}{minor}, but this torch was built for "
+            f"{', '.join(built_for)}: install a build that has it (V100: the cu126 index)."
+        )
+    torch.cuda.set_device(device)
+    return device
+
+
+@contextlib.contextmanager
+def process_group(launch: Launch, device: torch.device, timeout_minutes: float) -> Iterator[None]:
+    """The default process group of the job while the context is open; none in a world of one."""
+    if launch.world_size == 1:
+        yield
+        return
+    method = "env://" if launch.launcher == "torchrun" else f"tcp://{launch.address}:{launch.port}"
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        init_method=method,
+        rank=launch.rank,
+        world_size=launch.world_size,
+        timeout=datetime.timedelta(minutes=timeout_minutes),
+        device_id=device if device.type == "cuda" else None,
+    )
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

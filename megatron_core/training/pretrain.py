@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a command line to an exit code: the story of a run in one place."""
+
+import dataclasses
+import json
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from megatron_core.checkpoint.final_weights import save_final_weights
+from megatron_core.config.cli import Parsed, parse
+from megatron_core.config.run import RunConfig
+from megatron_core.config.yaml_file import dump_yaml
+from megatron_core.errors import UserError
+from megatron_core.parallel.context import ParallelContext
+from megatron_core.parallel.groups import create_context
+from megatron_core.parallel.rank_grid import DEFAULT_ORDER, TP_PP_DP_ORDER, RankGrid
+from megatron_core.training.batch_schedule import batch_schedule, check_batch_schedule, run_length
+from megatron_core.training.build import Run, RunData, build_run, initial_state, open_data
+from megatron_core.training.console import set_up_console
+from megatron_core.training.launch import Launch, choose_device, detect, process_group
+from megatron_core.training.loop import Ending, train
+from megatron_core.training.profile import ProfileWindow
+from megatron_core.training.report import Report
+from megatron_core.training.stages import describe_stages, stage_layers
+
+EXIT_BAD_INPUT = 2
+LOGGER = logging.getLogger("megatron_core")
+
+
+def pretrain(argv: Sequence[str]) -> int:
+    """Run one rank; the process's exit code. User errors are one message, from one rank of each node."""
+    started = time.monotonic()
+    local_rank = 0
+    try:
+        launch = detect()
+        local_rank = launch.local_rank
+        parsed = parse(argv, launch.world_size if launch.launcher != "alone" else None)
+        if parsed.print_config:
+            if local_rank == 0:
+                sys.stdout.write(dump_yaml(parsed.config))
+            return 0
+        _run_rank(parsed, launch, started)
+    except UserError as error:
+        if local_rank == 0:
+            sys.stderr.write(f"{error}\n")
+        return EXIT_BAD_INPUT
+    return 0
+
+
+def grid_of(config: RunConfig, world_size: int) -> RankGrid:
+    """The mesh that a resolved config asks for."""
+    parallel = config.parallel
+    return RankGrid(
+        tp=parallel.tensor_model_parallel_size,
+        cp=parallel.context_parallel_size,
+        dp=config.data_parallel_size(world_size),
+        pp=parallel.pipeline_model_parallel_size,
+        order=TP_PP_DP_ORDER if parallel.use_tp_pp_dp_mapping else DEFAULT_ORDER,
+    )
+
+
+def kv_replicas(config: RunConfig) -> int:
+    """How many neighbours on tp hold the same key/value heads."""
+    return max(config.parallel.tensor_model_parallel_size // config.model.query_groups, 1)
+
+
+def _run_rank(parsed: Parsed, launch: Launch, started: float) -> None:
+    config = parsed.config
+    set_up_console(launch.rank)
+    for note in parsed.notes:
+        LOGGER.info(note)
+    grid = grid_of(config, launch.world_size)
+    check_batch_schedule(batch_schedule(config.training), config.training.micro_batch_size, grid.dp)
+    device = choose_device(launch, config.parallel)
+    data = open_data(config)
+    profile = ProfileWindow(config.training, config.checkpoint.save, launch.rank, cuda=device.type == "cuda")
+    timeout = config.parallel.distributed_timeout_minutes
+    with process_group(launch, device, timeout):
+        ctx = create_context(grid, launch.rank, device, kv_replicas=kv_replicas(config), timeout_minutes=timeout)
+        report = _open_report(config, ctx)
+        try:
+            ending = _train(config, ctx, data, report, profile, started)
+        finally:
+            profile.close()
+            report.close()
+        _write_exit(config, ctx, ending)
+
+
+def _open_report(config: RunConfig, ctx: ParallelContext) -> Report:
+    return Report(
+        config.logging,
+        run_length(config.training, batch_schedule(config.training)),
+        save=config.checkpoint.save,
+        rank=ctx.rank,
+        world_size=ctx.grid.world_size,
+        run_config=dataclasses.asdict(config),
+    )
+
+
+def _train(
+    config: RunConfig, ctx: ParallelContext, data: RunData, report: Report, profile: ProfileWindow, started: float
+) -> Ending:
+    state = initial_state(config)
+    run = build_run(config, ctx, data, state)
+    try:
+        _describe(run, time.monotonic() - started)
+        ending = train(run, state, report, profile, started)
+    finally:
+        if run.loader is not None:
+            run.loader.close()
+    if config.checkpoint.save is not None:
+        parameters = (parameter for bucket in run.reducer.buckets for parameter in bucket.parameters)
+        path = save_final_weights(parameters, ctx, config.checkpoint.save, ending.state.step)
+        if path is not None:
+            LOGGER.info("weights of step %d in %s", ending.state.step, path)
+    return ending
+
+
+def _describe(run: Run, seconds: float) -> None:
+    """What was resolved, for whoever reads the log."""
+    grid, model, parallel = run.ctx.grid, run.config.model, run.config.parallel
+    layers = stage_layers(model, parallel)
+    LOGGER.info(
+        "layout tp %d x pp %d x dp %d (%s%s) on %s, %s, torch %s",
+        grid.tp,
+        grid.pp,
+        grid.dp,
+        parallel.pipeline_schedule,
+        ", sequence parallel" if parallel.sequence_parallel else "",
+        run.ctx.device.type,
+        run.config.optim.precision,
+        torch.__version__,
+    )
+    LOGGER.info("stages %s", describe_stages(layers, grid.pp))
+    LOGGER.info(
+        "%d steps, %d samples of %d tokens, vocabulary %d; ready after %.1f s",
+        run.length.steps,
+        run.length.samples,
+        model.seq_length,
+        model.vocabulary,
+        seconds,
+    )
+
+
+def _write_exit(config: RunConfig, ctx: ParallelContext, ending: Ending) -> None:
+    LOGGER.info("stopped after step %d: %s", ending.state.step, ending.reason)
+    if ctx.rank == 0 and config.checkpoint.save is not None:
+        record = {"code": 0, "reason": ending.reason, "step": ending.state.step}
+        (Path(config.checkpoint.save) / "exit.json").write_text(json.dumps(record) + "\n")

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RunState: the scalars that, with weights and moments, are the whole state of a run."""
+
+from dataclasses import dataclass, field
+
+from megatron_core.optim.loss_scaler import LossScale
+from megatron_core.optim.lr_schedule import Applied
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """Where a run stands between two steps."""
+
+    loss_scale: LossScale
+    step: int = 0
+    """Steps taken, skipped ones included."""
+    applied: Applied = field(default_factory=Applied)
+    """Updates applied: what schedules and Adam's bias correction count."""
+    consumed_samples: int = 0
+    """Training samples read."""

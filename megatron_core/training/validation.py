@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Validation: the forwards of the pipeline over a finite set, each token counted once at every layout."""
+
+import torch
+
+from megatron_core.data.sample import ValidationData
+from megatron_core.data.sampler import validation_steps
+from megatron_core.parallel.collectives import all_reduce
+from megatron_core.training.build import Run, microbatch_source, open_loader
+from megatron_core.training.metrics import ValidationMetrics
+from megatron_core.training.state import RunState
+from megatron_core.training.train_step import counts_loss
+
+
+@torch.no_grad()
+def validate_set(run: Run, samples: ValidationData) -> tuple[float, int]:
+    """Mean loss over all unmasked target tokens of the set, and their number. The same on every rank."""
+    config, ctx = run.config, run.ctx
+    plans = list(
+        validation_steps(
+            samples.num_samples,
+            global_batch_size=run.batch_schedule.final,
+            micro_batch_size=config.training.micro_batch_size,
+            dp_size=ctx.dp.size,
+            dp_coordinate=ctx.dp.coordinate,
+        )
+    )
+    sums = torch.zeros(2, dtype=torch.float64, device=ctx.device)
+    loader = open_loader(config, ctx, run.data, samples, iter(plans))
+    try:
+        source = microbatch_source(config, ctx, loader)
+        for plan in plans:
+            result = run.runtime.run(run.programs.evaluation(len(plan)), source.step(plan, None), loss_weight=0.0)
+            if counts_loss(ctx):
+                sums += torch.stack([result.loss_sum, result.token_count])
+    finally:
+        if loader is not None:
+            loader.close()
+    loss_sum, tokens = all_reduce(sums, ctx.world).tolist()
+    return (loss_sum / tokens if tokens else float("nan")), int(tokens)
+
+
+def validate(run: Run, state: RunState) -> list[ValidationMetrics]:
+    """One pass over every validation set."""
+    lines = []
+    for name, samples in run.data.datasets.validation.items():
+        loss, tokens = validate_set(run, samples)
+        lines.append(
+            ValidationMetrics(
+                step=state.step,
+                consumed_samples=state.consumed_samples,
+                consumed_tokens=state.consumed_samples * run.config.model.seq_length,
+                validation_loss=loss,
+                validation_tokens=tokens,
+                validation_set=name,
+            )
+        )
+    return lines
