@@ -92,4 +92,4 @@ def _check_vocabulary(rows: np.ndarray, samples: Sequence[Sample], vocab_size: i
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array))
+    return torch.from_numpy(array.copy())

@@ -41,7 +41,7 @@ def fast_encoder(
 
     try:
         tokenizer = Tokenizer.from_json(source) if isinstance(source, str) else Tokenizer.from_sentencepiece(source)
-    except ValueError:  # a kind of vocabulary that it does not know
+    except (ValueError, RuntimeError):  # a kind of vocabulary that it does not know
         return None
 
     def encode(texts: Sequence[str]) -> list[np.ndarray]:

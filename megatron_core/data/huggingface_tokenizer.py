@@ -24,14 +24,20 @@ FIM_NAMES = (
 
 
 class HuggingFaceTokenizer:
-    """Any tokenizer.json. `eod` and `pad` are names of tokens, or None to look for the usual ones."""
+    """Any tokenizer.json. `eod` and `pad` are names of tokens, or None to look for the usual ones.
+
+    Raises DataError for a vocabulary without tokens.
+    """
 
     def __init__(self, tokenizer: Tokenizer, *, eod: str | None = None, pad: str | None = None) -> None:
         self._tokenizer = tokenizer
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        if not vocabulary:
+            raise DataError("the tokenizer's vocabulary is empty; is it the right file?")
+        self.vocab_size = max(vocabulary.values()) + 1
         self.eod = self._first_id([eod] if eod else EOD_NAMES)
         self.pad = self._first_id([pad] if pad else PAD_NAMES)
         self.fim = self._fim_ids()
