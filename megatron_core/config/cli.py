@@ -19,7 +19,7 @@ from megatron_core.config.values import ValueType, from_words
 from megatron_core.config.yaml_file import YamlValues, read_yaml
 from megatron_core.errors import ConfigError
 
-_OWN = {
+_OWN: Mapping[str, ValueType] = {
     "config": ValueType(scalar=str),
     "print-config": ValueType(scalar=bool),
     "world-size": ValueType(scalar=int),

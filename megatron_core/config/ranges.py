@@ -23,7 +23,7 @@ _RANGES: Mapping[str, str] = {
         ddp_bucket_size micro_batch_size global_batch_size train_iters train_samples eval_interval exit_interval
         lr_decay_iters lr_decay_samples
         lr_wsd_decay_iters lr_wsd_decay_samples loss_scale_window hysteresis log_interval tensorboard_log_interval
-        tensorboard_queue_size
+        tensorboard_queue_size profile_step_end
     """,
     ">= 0": """
         max_position_embeddings z_loss_coeff min_lr lr_warmup_iters lr_warmup_samples lr_warmup_init weight_decay

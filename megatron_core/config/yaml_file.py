@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run configurations as YAML: one mapping a section, field names as keys. Read by safe_load: data, never code."""
+"""Run configurations as YAML: one mapping a section, field names as keys. Read by SafeLoader: data, never code."""
 
 import dataclasses
 import difflib
@@ -25,11 +25,12 @@ class YamlValues:
 def read_yaml(text: str, source: str, fields: Sequence[Field]) -> YamlValues:
     """Check `text` against the fields; `source` names the file in messages. ConfigError if it is not YAML."""
     try:
-        duplicates = _duplicate_keys(yaml.compose(text, Loader=yaml.SafeLoader))
-        document = yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        document = loader.construct_document(root) if root is not None else None
     except (yaml.YAMLError, ValueError) as error:  # an impossible date is a ValueError
         raise ConfigError(f"{source} is not valid YAML: {' '.join(str(error).split())}") from error
-    problems = [f"{source}: {key} is given twice" for key in duplicates]
+    problems = [f"{source}: {key} is given twice" for key in _duplicate_keys(root)]
     if document is None:
         document = {}
     sections = sorted({field.section for field in fields})

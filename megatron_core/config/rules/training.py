@@ -23,7 +23,7 @@ def _batches(config: RunConfig, world: int) -> Iterator[str]:
     start, increment, _ = training.rampup_batch_size
     if start < 1 or start % unit:
         yield f"--rampup-batch-size starts at {start}, which is not a positive multiple of {step}"
-    if increment < 1 or increment % unit:
+    elif increment < 1 or increment % unit:
         yield f"--rampup-batch-size grows by {increment}, which is not a positive multiple of {step}"
     elif start > batch:
         yield f"--rampup-batch-size starts at {start}, above --global-batch-size {batch}"
