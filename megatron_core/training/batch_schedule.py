@@ -61,7 +61,7 @@ class BatchSchedule:
         """(batch size, steps until it changes) from `consumed` on; the last has no end (None)."""
         while consumed < self.ramp_samples:
             stage = consumed * self.num_increments // self.ramp_samples
-            end = -(-(stage) * self.ramp_samples // self.num_increments)
+            end = -(-(stage + 1) * self.ramp_samples // self.num_increments)
             size = self.start + self.increment * stage
             count = -(-(end - consumed) // size)
             yield size, count
