@@ -52,6 +52,29 @@ def test_flags_of_public_scripts_are_accepted_or_not_yet_built(entry):
         assert flag in str(error)
 
 
+def test_a_whole_public_script_lacks_only_what_is_not_yet_built():
+    script = """
+        --num-layers 96 --hidden-size 12288 --num-attention-heads 96 --seq-length 2048 --max-position-embeddings 2048
+        --attention-backend auto --micro-batch-size 1 --global-batch-size 1536 --rampup-batch-size 16 16 5859375
+        --train-iters 500000 --weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.006
+        --clip-grad 1.0 --fp16 --lr 6.0e-5 --lr-decay-style cosine --min-lr 6.0e-6 --lr-warmup-fraction .001
+        --lr-decay-iters 430000 --tensor-model-parallel-size 8 --pipeline-model-parallel-size 16
+        --data-path corpus_text_document --vocab-file vocab.json --merge-file merges.txt --split 949,50,1
+        --log-interval 100 --save-interval 10000 --eval-interval 1000 --save out --load out --eval-iters 10
+        --tensorboard-dir out/tensorboard
+    """
+    argv = shlex.split(script)
+    with pytest.raises(ConfigError, match=r"^not yet: --save-interval, --load$"):
+        parse(argv, 128)
+    for flag in ("--save-interval", "--load"):
+        at = argv.index(flag)
+        del argv[at : at + 2]
+    config = parse(argv, 128).config
+    assert config.training.rampup_batch_size == (16, 16, 5859375)
+    assert config.optim.precision == "fp16"
+    assert config.model.gelu == "tanh"
+
+
 def test_the_list_of_public_flags_is_the_whole_one():
     assert len({entry.split()[1] for entry in public_flags()}) > 160
 

@@ -39,5 +39,9 @@ def test_what_depends_on_other_fields_is_written_out(config_with):
     assert config.training.global_batch_size == 2 * 4
 
 
+def test_spaces_in_the_split_go(config_with):
+    assert config_with(split="969, 30, 1").resolve(1).data.split == "969,30,1"
+
+
 def test_the_bucket_grows_with_the_replicas(config_with):
     assert config_with().resolve(64).parallel.ddp_bucket_size == 64_000_000

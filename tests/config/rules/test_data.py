@@ -19,6 +19,7 @@ PATH = {**REAL, "data_path": ("a",)}
         ({**PATH, "split": "0,0,0"}, "--split '0,0,0' must be up to three weights"),
         ({**PATH, "split": "1,1,1,1"}, "must be up to three weights"),
         ({**PATH, "split": "nan,1,1"}, "must be up to three weights"),
+        ({**PATH, "split": "inf,1,1"}, "must be up to three weights"),
         ({**PATH, "split": "0,1,1"}, "leaves nothing to train on"),
         ({"validation_sets": ("pile",)}, "--validation-sets takes NAME=PREFIX, not 'pile'"),
         ({"validation_sets": ("a=x", "a=y")}, "--validation-sets has a name twice: a a"),
