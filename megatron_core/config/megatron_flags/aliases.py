@@ -12,6 +12,7 @@ RENAMED: Mapping[str, str] = {
     "encoder-seq-length": "seq-length",
     "layernorm-epsilon": "norm-epsilon",
     "min-scale": "min-loss-scale",
+    "pad-vocab-size-to": "padded-vocab-size",
     "rotary-position-embeddings-theta": "rotary-base",
     "tokenizer-name-or-path": "tokenizer-model",
 }

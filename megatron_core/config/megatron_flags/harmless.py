@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 HARMLESS: Mapping[str, str] = {
     "which kernel computes an operation is decided here; the numbers are the same": """
-        attention-backend cross-entropy-fusion-impl cross-entropy-loss-fusion disable-jit-fuser
+        abort-on-unmet-fused-kernel-constraints attention-backend cross-entropy-fusion-impl
+        cross-entropy-loss-fusion disable-jit-fuser
         disable-mem-efficient-ln flash-attention-version fused-residual-rmsnorm no-bias-dropout-fusion
         no-bias-swiglu-fusion no-masked-softmax-fusion no-persist-layer-norm no-rope-fusion
         no-scaled-masked-softmax-fusion scaled-upper-triang-masked-softmax-fusion use-flash-attn use-flash-attn-builder
@@ -22,6 +23,7 @@ HARMLESS: Mapping[str, str] = {
     "gradients are accumulated and reduced in fp32 unless --grad-reduce-in-bf16 is given": """
         accumulate-allreduce-grads-in-fp32 ddp-reduce-scatter-with-fp32-accumulation fp32-allreduce
     """,
+    "weights that ranks hold alike stay equal, bit for bit": "sync-tp-duplicated-parameters",
     "the loss is the mean over all tokens of the batch always": "calculate-per-token-loss",
     "how gradients are accumulated, bucketed and reduced is decided here; their values are the same": """
         DDP-impl create-all-gather-group ddp-average-in-collective ddp-num-buckets ddp-pad-buckets-for-high-nccl-busbw
