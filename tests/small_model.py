@@ -8,7 +8,7 @@ import torch
 
 from megatron_core.config.model import ModelConfig
 from megatron_core.kernels.dropout import DropoutKey
-from megatron_core.model.gpt import ChunkPlan, GPTChunk
+from megatron_core.model.gpt import ChunkPlan, GPTChunk, build_chunks
 from megatron_core.model.microbatch import Microbatch
 from megatron_core.model.parameters import ParameterFactory
 from megatron_core.parallel.collectives import all_reduce
@@ -48,7 +48,7 @@ def make_factory(
 
 def make_model(factory: ParameterFactory, plan: ChunkPlan | None = None) -> GPTChunk:
     """The whole model, or one chunk."""
-    return GPTChunk(factory, plan or ChunkPlan(range(factory.config.num_layers)))
+    return build_chunks(factory, [plan or ChunkPlan(range(factory.config.num_layers))])[0]
 
 
 def make_microbatch(

@@ -17,7 +17,7 @@ _BEFORE_LAYER_0 = -1
 
 
 def vocabulary_weight(
-    factory: ParameterFactory, name: str, *, tied: bool, counted: bool, gradients: int
+    factory: ParameterFactory, name: str, *, tied: bool = False, counted: bool = True, gradients: int = 1
 ) -> SpecParameter:
     """A [v, h] table cut along the vocabulary, stored with this layout's padding rows, which are zero."""
     piece = vocab_slice(factory.config, factory.ctx.tp)

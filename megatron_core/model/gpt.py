@@ -5,6 +5,7 @@ GPT-2/GPT-3/MT-NLG and Llama are settings of ModelConfig. The model knows its co
 holds) but nothing of the run: no optimizer, data, schedule or flag.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ from megatron_core.model.embedding import Embedding, vocabulary_weight
 from megatron_core.model.head import Head
 from megatron_core.model.microbatch import Microbatch
 from megatron_core.model.parameters import ParameterFactory
+from megatron_core.tensor_parallel.shard_spec import SpecParameter
 
 EMBEDDING_NAME = "embedding.tokens.weight"
 HEAD_NAME = "head.weight"
@@ -35,26 +37,24 @@ class ChunkPlan:
 class GPTChunk(nn.Module):
     """The layers of one virtual pipeline stage, with the embedding before the first and the head after the last."""
 
-    def __init__(self, factory: ParameterFactory, plan: ChunkPlan) -> None:
+    def __init__(
+        self,
+        factory: ParameterFactory,
+        plan: ChunkPlan,
+        embedding_weight: SpecParameter | None,
+        head_weight: SpecParameter | None,
+    ) -> None:
+        """The two tables come from `build_chunks`; each is needed where the plan has the part that uses it."""
         super().__init__()
-        config = factory.config
-        tied = not config.untie_embeddings_and_output_weights
-        alone = plan.has_embedding and plan.has_head
         self.embedding = self.head = None
-        weight = None
         if plan.has_embedding:
-            weight = vocabulary_weight(
-                factory, EMBEDDING_NAME, tied=tied and not alone, counted=True, gradients=2 if tied and alone else 1
-            )
-            self.embedding = Embedding(factory, weight)
+            assert embedding_weight is not None, "a chunk with the embedding needs its table"
+            self.embedding = Embedding(factory, embedding_weight)
         self.layers = nn.ModuleList(Block(factory, layer) for layer in plan.layers)
         if plan.has_head:
-            if not tied:
-                weight = vocabulary_weight(factory, HEAD_NAME, tied=False, counted=True, gradients=1)
-            elif weight is None:
-                weight = vocabulary_weight(factory, EMBEDDING_NAME, tied=True, counted=False, gradients=1)
-            self.head = Head(factory, weight)
-        self._config = config
+            assert head_weight is not None, "a chunk with the head needs its weight"
+            self.head = Head(factory, head_weight)
+        self._config = factory.config
 
     def forward(self, hidden: torch.Tensor | None, batch: Microbatch) -> torch.Tensor:
         """The next chunk's input [s, b, h] (or [s/tp, b, h]), or from the last chunk each token's loss [b, s].
@@ -86,3 +86,19 @@ class GPTChunk(nn.Module):
             rotary = rotary_table(self._config, batch.position_ids, dtype)
         mask = None if batch.document_ids is None else document_mask(batch.document_ids)
         return AttentionInputs(rotary, mask, batch.dropout)
+
+
+def build_chunks(factory: ParameterFactory, plans: Sequence[ChunkPlan]) -> list[GPTChunk]:
+    """The chunks that one rank holds. A tied table is one parameter where both its uses are here, else a copy at each
+    end of the pipeline, of which the first stage's counts."""
+    embeds, heads = any(plan.has_embedding for plan in plans), any(plan.has_head for plan in plans)
+    embedding_weight = head_weight = None
+    if factory.config.untie_embeddings_and_output_weights:
+        embedding_weight = vocabulary_weight(factory, EMBEDDING_NAME) if embeds else None
+        head_weight = vocabulary_weight(factory, HEAD_NAME) if heads else None
+    elif embeds or heads:
+        both = embeds and heads
+        embedding_weight = head_weight = vocabulary_weight(
+            factory, EMBEDDING_NAME, tied=not both, counted=embeds, gradients=2 if both else 1
+        )
+    return [GPTChunk(factory, plan, embedding_weight, head_weight) for plan in plans]

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one executor of pipeline programs: it does what the list says and decides nothing.
 
-Between actions it keeps, for each (microbatch, chunk), the input that will receive a gradient and the edge of the graph
-where backward starts. Outputs themselves are dropped once sent: the graph keeps what backward needs, and a gradient
-edge is enough to start it.
+Between actions it keeps, for each (microbatch, chunk), the input that will receive a gradient and a scalar from which
+backward starts. Outputs themselves are dropped once sent: the graph keeps what backward needs.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from megatron_core.model.gpt import GPTChunk
 from megatron_core.model.microbatch import Microbatch
@@ -20,6 +19,29 @@ from megatron_core.pipeline.p2p import Mailbox
 from megatron_core.tensor_parallel.weight_gradient import WeightGradientQueue, WeightGradients
 
 Key = tuple[int, int]  # (microbatch, chunk)
+
+
+class _Slot:
+    """Where the gradient of an output is put before its backward starts."""
+
+    gradient: torch.Tensor | None = None
+
+
+class _Departure(torch.autograd.Function):
+    """Stands at the end of a chunk's graph in place of its output: a scalar whose backward yields the slot's gradient.
+
+    `torch.autograd.backward(output, gradient)` would need the output itself, and imports sympy on first use, which
+    costs seconds at the start of many ranks; a scalar needs neither.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, slot: _Slot) -> torch.Tensor:
+        ctx.slot = slot
+        return output.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, one: torch.Tensor) -> tuple[torch.Tensor | None, None]:
+        return ctx.slot.gradient, None
 
 
 @dataclass(frozen=True)
@@ -69,7 +91,7 @@ class _Run:
         self._runtime, self._microbatches, self._loss_weight = runtime, microbatches, loss_weight
         self._mailbox = Mailbox(runtime._ctx, runtime._message_shape, runtime._dtype)
         self._inputs: dict[Key, torch.Tensor] = {}
-        self._edges: dict[Key, GradientEdge] = {}
+        self._starts: dict[Key, tuple[torch.Tensor, _Slot]] = {}
         self._weight_gradients: dict[Key, list[WeightGradients]] = {}
         device = runtime._ctx.device
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -96,8 +118,9 @@ class _Run:
                     self._backward(key)
                 self._weight_gradients[key] = pending
             case Kind.W:
-                for closure in self._weight_gradients.pop(key):
-                    closure()
+                with torch.no_grad():
+                    for closure in self._weight_gradients.pop(key):
+                        closure()
 
     def _is_first(self, chunk: int) -> bool:
         return chunk == 0 and self._runtime._ctx.is_first_stage
@@ -114,28 +137,26 @@ class _Run:
             if torch.is_grad_enabled():
                 self._inputs[key] = hidden.requires_grad_()
         output = self._runtime._chunks[chunk](hidden, batch)
+        slot = _Slot()
         if self._is_last(chunk):
             assert batch.loss_mask is not None, "the last stage needs a loss mask"
-            output = (output * batch.loss_mask).sum()
-            self._loss_sum += output.detach()
+            loss_sum = (output * batch.loss_mask).sum()
+            self._loss_sum += loss_sum.detach()
             self._token_count += batch.loss_mask.sum()
+            start = loss_sum * self._loss_weight
         else:
             self._mailbox.put("activation", key, output.detach())
+            start = _Departure.apply(output, slot)
         if torch.is_grad_enabled():
-            self._edges[key] = get_gradient_edge(output)
+            self._starts[key] = (start, slot)
 
     def _backward(self, key: Key) -> None:
         chunk = key[1]
-        if self._is_last(chunk):
-            grad = torch.tensor(self._loss_weight, dtype=self._loss_dtype, device=self._runtime._ctx.device)
-        else:
-            grad = self._mailbox.take("gradient", key)
-        torch.autograd.backward((self._edges.pop(key),), (grad,))
+        start, slot = self._starts.pop(key)
+        if not self._is_last(chunk):
+            slot.gradient = self._mailbox.take("gradient", key)
+        start.backward()
         if not self._is_first(chunk):
             grad_input = self._inputs.pop(key).grad
             assert grad_input is not None, "the chunk's input took no part in its output"
             self._mailbox.put("gradient", key, grad_input)
-
-    @property
-    def _loss_dtype(self) -> torch.dtype:
-        return torch.float64 if self._runtime._dtype == torch.float64 else torch.float32

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+from torch import nn
 
 from megatron_core.config.optim import OptimConfig, Precision
 from megatron_core.config.run import RunConfig
@@ -18,7 +19,7 @@ from megatron_core.data.loader import Loader
 from megatron_core.data.sample import TrainingData, ValidationData
 from megatron_core.data.sampler import StepPlan, training_step
 from megatron_core.data_parallel.grad_reducer import GradReducer
-from megatron_core.model.gpt import GPTChunk
+from megatron_core.model.gpt import GPTChunk, build_chunks
 from megatron_core.model.parameters import ParameterFactory
 from megatron_core.optim.loss_scaler import initial
 from megatron_core.optim.lr_schedule import LRSchedule, lr_schedule
@@ -126,10 +127,10 @@ def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: Run
     queue = WeightGradientQueue()
     factory = ParameterFactory(model, ctx, queue, training.seed, dtype, parallel.sequence_parallel)
     layers = stage_layers(model, parallel)
-    chunks = [GPTChunk(factory, plan) for plan in chunk_plans(layers, ctx.pp.coordinate, ctx.pp.size)]
+    chunks = build_chunks(factory, chunk_plans(layers, ctx.pp.coordinate, ctx.pp.size))
     assert parallel.ddp_bucket_size is not None, "a resolved run has ddp_bucket_size"
     reducer = GradReducer(
-        (parameter for chunk in chunks for parameter in spec_parameters(chunk)),
+        spec_parameters(nn.ModuleList(chunks)),  # a list, so that a shared parameter is met once
         ctx,
         bucket_size=parallel.ddp_bucket_size,
         grad_dtype=grad_dtype(config.optim, parallel.grad_reduce_in_bf16),
