@@ -28,9 +28,9 @@ def partition(
 
     Costs are in any one unit; those of embedding and head are counted at the first and last virtual stage (one layer's
     each with `--account-for-embedding/loss-in-pipeline-split`). `first` and `last` fix the layers of the first and last
-    rank, all chunks together. Minimises the dearest rank, then the dearest virtual stage, then the spread of virtual
-    stages, then the layers at both ends, then those at the last. Exact for v = 1; for v > 1 what lies between the ends
-    is evened out. Raises ConfigError when `first` or `last` cannot be kept or a virtual stage would have nothing to do.
+    rank, all chunks together. Minimises the dearest rank, then the spread of virtual stages, then the layers at both
+    ends, then those at the last. Exact for v = 1; for v > 1 what lies between the ends is evened out.
+    Raises ConfigError when `first` or `last` cannot be kept or a virtual stage would have nothing to do.
     """
     assert p >= 1 and v >= 1 and layer_cost > 0, f"p {p}, v {v}, layer cost {layer_cost}"
     extra = [0.0] * (p * v)  # beside the layers, in units of a layer
@@ -104,4 +104,4 @@ def _badness(counts: tuple[int, ...], p: int, extra: list[float]) -> tuple[float
     """What `partition` minimises, in units of a layer, rounded so that equal costs compare equal."""
     costs = [round(count + more, 9) for count, more in zip(counts, extra)]
     ranks = [round(sum(costs[stage::p]), 9) for stage in range(p)]
-    return max(ranks), max(costs), round(max(costs) - min(costs), 9), counts[0] + counts[-1], counts[-1]
+    return max(ranks), round(max(costs) - min(costs), 9), counts[0] + counts[-1], counts[-1]

@@ -59,6 +59,12 @@ def test_chunks_alternate_between_ranks():
     assert partition(8, 2, 2) == (range(2), range(2, 4), range(4, 6), range(6, 8))
 
 
+def test_a_remainder_goes_to_the_ranks_with_least_to_do():
+    sizes = counts(12, 4, 2, head_cost=3)
+    assert sizes == [1, 2, 2, 1, 2, 2, 2, 0]  # the last rank has 1 layer and the head
+    assert [sum(sizes[rank::4]) for rank in range(4)] == [3, 4, 4, 1]
+
+
 def test_a_head_of_54_percent_stands_alone():
     assert counts(6, 2, layer_cost=0.46 / 6, head_cost=0.54) == [6, 0]
 

@@ -6,10 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatron_core.errors import ConfigError
-from megatron_core.pipeline.action import Kind
+from megatron_core.pipeline.action import Action, Kind
 from megatron_core.pipeline.check import check
 from megatron_core.pipeline.communicate import communicate
-from megatron_core.pipeline.schedules import SCHEDULES, build, gpipe, interleaved, one_f_one_b, zero_bubble
+from megatron_core.pipeline.schedules import (
+    SCHEDULES,
+    build,
+    forward_only,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zero_bubble,
+)
 from megatron_core.pipeline.timeline import simulate_unit
 
 stages, microbatches = st.integers(1, 16), st.integers(1, 64)
@@ -87,10 +95,11 @@ def test_zero_bubble(p, m):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("p", range(1, 17))
 def test_all_sizes(p):
-    for m in range(1, 65):
+    """All p and v, with every m up to two full groups and a bit (after that schedules repeat), and some large."""
+    for m in sorted({*range(1, 2 * p + 3), 47, 63, 64}):
         prove_gpipe(p, m)
         prove_one_f_one_b(p, m)
         prove_zero_bubble(p, m)
@@ -125,6 +134,14 @@ def test_zero_bubble_splits_the_backward_where_a_gradient_is_passed_on():
     schedule = zero_bubble(3, 4)
     assert {action.kind for action in schedule[0]} == {Kind.F, Kind.B}
     assert text(schedule[2]) == "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3"
+
+
+def test_evaluation_runs_each_forward_once_and_communicates():
+    schedule = forward_only(3, 2, 4)
+    assert all(len(set(steps)) == len(steps) == 8 for steps in schedule)
+    assert {action.kind for steps in communicate(schedule, 2) for action in steps if isinstance(action, Action)} == {
+        Kind.F
+    }
 
 
 @pytest.mark.parametrize("p, m", [(4, 8), (8, 8), (16, 64)])
