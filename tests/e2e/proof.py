@@ -16,8 +16,9 @@ from megatron_core.config.cli import parse
 from megatron_core.config.run import RunConfig
 from megatron_core.data.indexed_writer import IndexedWriter
 from megatron_core.parallel.groups import create_context
-from megatron_core.training.build import build_run, initial_state, open_data
+from megatron_core.training.build import Run, build_run, initial_state, open_data
 from megatron_core.training.pretrain import grid_of, kv_replicas
+from megatron_core.training.state import RunState
 from megatron_core.training.train_step import train_step
 
 SMALL = (
@@ -70,18 +71,29 @@ def config_of(flags: str, world_size: int) -> RunConfig:
     return parse(f"{SMALL} {flags}".split(), world_size).config
 
 
-def train_rank(rank: int, world_size: int, flags: str, steps: int) -> Curve | None:
-    """Train `steps` steps on one rank of an initialised world; the curve on rank 0."""
+def start_rank(rank: int, world_size: int, flags: str) -> tuple[Run, RunState]:
+    """One rank of an initialised world, ready for its first step."""
     config = config_of(flags, world_size)
     ctx = create_context(grid_of(config, world_size), rank, torch.device("cpu"), kv_replicas=kv_replicas(config))
     state = initial_state(config)
-    run = build_run(config, ctx, open_data(config), state)
+    return build_run(config, ctx, open_data(config), state), state
+
+
+def whole_weights(run: Run) -> dict[str, torch.Tensor] | None:
+    """The weights as they stand, whole, by global name, on rank 0; all ranks must call."""
+    weights = gather_weights([p for bucket in run.reducer.buckets for p in bucket.parameters], run.ctx)
+    return None if weights is None else {name: tensor.clone() for name, tensor in weights.items()}
+
+
+def train_rank(rank: int, world_size: int, flags: str, steps: int) -> Curve | None:
+    """Train `steps` steps on one rank of an initialised world; the curve on rank 0."""
+    run, state = start_rank(rank, world_size, flags)
     losses, norms = [], []
     for _ in range(steps):
         state, outcome = train_step(run, state, stop=False)
         losses.append(outcome.loss)
         norms.append(outcome.grad_norm)
-    weights = gather_weights([p for bucket in run.reducer.buckets for p in bucket.parameters], ctx)
+    weights = whole_weights(run)
     if run.loader is not None:
         run.loader.close()
     if weights is None:
