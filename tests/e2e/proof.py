@@ -31,8 +31,8 @@ MOCK = "--mock-data --vocab-size 61"
 
 FAMILIES = {
     "gpt2": f"{MOCK} {NO_DROPOUT}",
-    "llama": f"{MOCK} {NO_DROPOUT} --normalization RMSNorm --swiglu --position-embedding-type rope --rotary-percent 0.5 "
-    "--untie-embeddings-and-output-weights --disable-bias-linear --group-query-attention --num-query-groups 2 "
+    "llama": f"{MOCK} {NO_DROPOUT} --normalization RMSNorm --swiglu --position-embedding-type rope "
+    "--rotary-percent 0.5 --untie-embeddings-and-output-weights --disable-bias-linear --group-query-attention --num-query-groups 2 "
     "--ffn-hidden-size 48",
     "dropout": f"{MOCK} --hidden-dropout 0.1 --attention-dropout 0.2",
     "qk": f"{MOCK} {NO_DROPOUT} --qk-layernorm --group-query-attention --num-query-groups 1 --add-qkv-bias "
@@ -43,18 +43,20 @@ FAMILIES = {
 """Flags by model family; `documents` below needs a data set on disk and so a folder."""
 
 
-def documents(folder: Path) -> str:
-    """Flags of a family that packs 40 documents of 5 to 40 tokens (id 63 ends one) and masks by document."""
+def corpus(folder: Path) -> str:
+    """Flags of 40 documents of 5 to 40 tokens on disk; id 63 ends one."""
     prefix = folder / "documents"
     if not prefix.with_suffix(".idx").exists():
         random = np.random.default_rng(1234)
         with IndexedWriter(str(prefix), np.dtype(np.uint16)) as writer:
             for length in random.integers(5, 41, 40):
                 writer.add_document(np.array([*random.integers(0, 63, length - 1), 63]))
-    return (
-        f"--data-path {prefix} --split 100,0,0 --tokenizer-type NullTokenizer --vocab-size 63 {NO_DROPOUT} "
-        "--reset-position-ids --reset-attention-mask --eod-mask-loss"
-    )
+    return f"--data-path {prefix} --split 100,0,0 --tokenizer-type NullTokenizer --vocab-size 63"
+
+
+def documents(folder: Path) -> str:
+    """Flags of a family that packs the documents of `corpus` and masks by document."""
+    return f"{corpus(folder)} {NO_DROPOUT} --reset-position-ids --reset-attention-mask --eod-mask-loss"
 
 
 @dataclass(frozen=True)

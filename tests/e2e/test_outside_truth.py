@@ -2,7 +2,7 @@
 """One process of ours against an outside truth: transformers' models under torch.optim.AdamW and clip_grad_norm_.
 
 Both start from the same weights and see the same batches. transformers takes RMSNorm and the rotary table through
-float32 whatever the model's dtype, so the float64 proof puts the same formulas in float64 in their place; in float32 the
+float32 whatever the dtype, so the float64 proof puts the same formulas in float64 in their place; in float32 the
 models are left untouched.
 """
 
