@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters and accumulators are views of the bucket's flat memory."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from megatron_core.data_parallel.buckets import plan_buckets
+from megatron_core.data_parallel.flat_bucket import FlatBucket
+from megatron_core.tensor_parallel.shard_spec import ShardSpec, SpecParameter, make_parameter
+from tests.small_model import randn
+
+SHAPES = [(2, 3), (4,), (3, 2, 2)]
+
+
+def _parameters(counted: list[bool]) -> list[SpecParameter]:
+    return [
+        make_parameter(randn(*shape, seed=i), ShardSpec(name=f"w{i}", shape=shape, counted=count))
+        for i, (shape, count) in enumerate(zip(SHAPES, counted))
+    ]
+
+
+def _bucket(parameters: list[SpecParameter], dtype: torch.dtype = torch.float32) -> FlatBucket:
+    (plan,) = plan_buckets([p.spec for p in parameters], [p.numel() for p in parameters], 1000)
+    return FlatBucket(plan, parameters, dtype)
+
+
+def test_weights_keep_their_values_and_become_views() -> None:
+    parameters = _parameters([True] * 3)
+    before = [p.detach().clone() for p in parameters]
+    bucket = _bucket(parameters)
+    assert all(torch.equal(p, old) for p, old in zip(parameters, before))
+    bucket.weights.fill_(7.0)
+    assert all(p.eq(7).all() for p in parameters)
+    assert bucket.weights.numel() == 6 + 4 + 12 and bucket.weights.dtype == torch.float64
+
+
+def test_accumulators_are_views_in_the_gradient_dtype() -> None:
+    parameters = _parameters([True] * 3)
+    bucket = _bucket(parameters)
+    for number, parameter in enumerate(parameters):
+        assert parameter.main_grad is not None and parameter.main_grad.shape == parameter.shape
+        parameter.main_grad.add_(number + 1)
+    assert bucket.grads.dtype == torch.float32
+    assert bucket.grads.tolist() == [3.0] * 12 + [2.0] * 4 + [1.0] * 6  # backward order
+
+
+@pytest.mark.parametrize(
+    "counted, ranges",
+    [
+        ([True, True, True], [(0, 22)]),
+        ([True, False, True], [(0, 12), (16, 22)]),
+        ([False, True, False], [(12, 16)]),
+        ([False, False, False], []),
+    ],
+)
+def test_counted_ranges_are_merged(counted: list[bool], ranges: list[tuple[int, int]]) -> None:
+    assert _bucket(_parameters(counted)).counted_ranges == ranges
+
+
+def test_decay_is_that_of_the_class() -> None:
+    parameters = _parameters([True] * 3)
+    assert _bucket(parameters).decayed
+    for parameter in parameters:
+        parameter.spec = replace(parameter.spec, decayed=False)
+    assert not _bucket(parameters).decayed
