@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Sets up .venv, then runs every check and test:
+#     scripts/test.sh [--all] [PYTEST ARGUMENT ...]        --all: the slow proofs too
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+scripts/setup_venv.sh test
+
+selection=()
+if [[ ${1:-} == --all ]]; then
+    selection=(-m "")
+    shift
+fi
+
+failed=()
+check() {
+    local name=$1 started=$SECONDS
+    shift
+    if "$@"; then
+        echo "check: $name passed after $((SECONDS - started)) s"
+    else
+        echo "check: $name FAILED after $((SECONDS - started)) s"
+        failed+=("$name")
+    fi
+}
+
+check "ruff" .venv/bin/ruff check --quiet
+check "ruff format" .venv/bin/ruff format --check --quiet
+check "mypy" .venv/bin/mypy --no-error-summary
+check "lint-imports" .venv/bin/lint-imports --no-logo
+
+# pytest's own closing line stays the last one of a run that passed. The + is for bash 3, where an empty array is unset.
+.venv/bin/python -m pytest -p tests.folder_seconds ${selection[@]+"${selection[@]}"} "$@" || failed+=(pytest)
+
+if ((${#failed[@]})); then
+    echo "failed: ${failed[*]}" >&2
+    exit 1
+fi
