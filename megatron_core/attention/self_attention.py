@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Causal self-attention of the heads that one tp rank holds (Vaswani et al. 2017; grouped queries: Ainslie et al. 2023).
+"""Causal self-attention of one tp rank's heads (Vaswani et al. 2017; grouped queries: Ainslie et al. 2023).
 
 Letters: s sequence, b microbatch, a query heads and g key/value heads of this rank, d head dim. The two projections
 come from outside, so that this file says nothing about how parameters are made or cut.

@@ -31,7 +31,7 @@ def _group_spec(name: str, shape: tuple[int, ...], tp: Group, *, decayed: bool) 
 
 
 def build_attention(factory: ParameterFactory, layer: int) -> SelfAttention:
-    """The attention of global layer number `layer`. Expects heads % tp == 0 and groups % tp == 0 or tp % groups == 0."""
+    """The attention of global layer number `layer`. Heads must divide by tp, and groups by tp or tp by groups."""
     config, ctx = factory.config, factory.ctx
     a, g, d, h = config.num_attention_heads, config.query_groups, config.head_dim, config.hidden_size
     name = f"layers.{layer}.attention"

@@ -93,7 +93,7 @@ def broadcast(tensor: torch.Tensor, group: Group, source: int = 0) -> torch.Tens
     return tensor
 
 
-def exchange_async(transfers: Sequence[tuple[bool, int, torch.Tensor]], group: Group) -> list[Work]:
+def exchange_async(transfers: Sequence[tuple[bool, int, torch.Tensor]], group: Group) -> Sequence[Work]:
     """Start sends (True) and receives (False) with the members at these coordinates, as one batch.
 
     Both ends must list the transfers between them in the same order. NCCL returns one work for the whole batch: it is

@@ -50,7 +50,7 @@ class RankGrid:
 
     def rank(self, **coordinates: int) -> int:
         """The rank at these coordinates; an axis left out stands at 0."""
-        return sum(value * self._stride(axis) for axis, value in coordinates.items())  # type: ignore[arg-type]
+        return sum(coordinates.get(axis, 0) * self._stride(axis) for axis in self.order)
 
     def members(self, rank: int, *axes: Axis) -> tuple[int, ...]:
         """Ranks that agree with `rank` on every axis but those named, in increasing order: its group over `axes`."""

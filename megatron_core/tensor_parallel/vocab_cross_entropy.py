@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-entropy over logits that are cut along the vocabulary; they are never gathered (Shoeybi et al. 2019, section 3).
+"""Cross-entropy over logits cut along the vocabulary, which are never gathered (Shoeybi et al. 2019, section 3).
 
 Only three numbers a token cross ranks: the largest logit, the sum of exponentials and the target's logit. The logits
 themselves are overwritten block by block, first by exponentials and in the backward by their gradient, so that one

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who started this process and how it joins the others; the only file that reads os.environ.
 
-Three launchers are known: torchrun (RANK, WORLD_SIZE, ...), `srun` without torchrun (SLURM_PROCID, ...), and none, which
-is a world of one. torchrun under srun counts as torchrun.
+Three launchers are known: torchrun (RANK, WORLD_SIZE, ...), `srun` without torchrun (SLURM_PROCID, ...), and none,
+which is a world of one. torchrun under srun counts as torchrun.
 """
 
 import contextlib
@@ -108,6 +108,9 @@ def choose_device(launch: Launch, config: ParallelConfig) -> torch.device:
             f"{torch.cuda.get_device_name(device)} is sm_{major}{minor}, but this torch was built for "
             f"{', '.join(built_for)}: install a build that has it (V100: the cu126 index)."
         )
+    # One hardware queue keeps kernels in launch order, so that a collective started before a GEMM runs beside it. It is
+    # read when CUDA starts on this device, below.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     torch.cuda.set_device(device)
     return device
 
@@ -125,7 +128,6 @@ def process_group(launch: Launch, device: torch.device, timeout_minutes: float) 
         rank=launch.rank,
         world_size=launch.world_size,
         timeout=datetime.timedelta(minutes=timeout_minutes),
-        device_id=device if device.type == "cuda" else None,
     )
     try:
         yield

@@ -3,10 +3,12 @@
 
 import gc
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
+from megatron_core.data.sample import ValidationData
 from megatron_core.parallel.collectives import MAX, all_reduce
 from megatron_core.planner.device_peaks import peak_tflops
 from megatron_core.planner.flops import flops_per_token
@@ -31,7 +33,7 @@ class Ending:
 
 def train(run: Run, state: RunState, report: Report, profile: ProfileWindow, started: float) -> Ending:
     """Train from `state` to the end of the run or until a limit. `started`: time.monotonic() at the process's start."""
-    training = run.config.training
+    training, datasets = run.config.training, run.data.datasets
     yardstick = _yardstick(run)
     if training.manual_gc:
         gc.disable()
@@ -48,8 +50,7 @@ def train(run: Run, state: RunState, report: Report, profile: ProfileWindow, sta
         profile.after_step(state.step)
         if training.eval_interval and state.step % training.eval_interval == 0:
             validated_at = state.step
-            for line in validate(run, state):
-                report.validation(line)
+            _validate(run, state, report, datasets.validation)
         if training.manual_gc and training.manual_gc_interval and state.step % training.manual_gc_interval == 0:
             gc.collect()
         if outcome.stop:
@@ -59,9 +60,15 @@ def train(run: Run, state: RunState, report: Report, profile: ProfileWindow, sta
             reason = f"exit_interval {training.exit_interval}"
             break
     if validated_at != state.step:
-        for line in validate(run, state):
-            report.validation(line)
+        _validate(run, state, report, datasets.validation)
+    if datasets.test is not None:
+        _validate(run, state, report, {"test": datasets.test})
     return Ending(state, reason)
+
+
+def _validate(run: Run, state: RunState, report: Report, sets: Mapping[str, ValidationData]) -> None:
+    for metrics in validate(run, state, sets):
+        report.validation(metrics)
 
 
 def _yardstick(run: Run) -> Yardstick:

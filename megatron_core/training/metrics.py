@@ -76,7 +76,7 @@ class ValidationMetrics:
     """Mean over all unmasked target tokens of the set."""
     validation_tokens: int
     """How many those were."""
-    validation_set: str = "valid"
+    validation_set: str
     """Name of the set."""
 
     @property

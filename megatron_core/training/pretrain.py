@@ -4,6 +4,7 @@
 import dataclasses
 import json
 import logging
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from megatron_core.config.cli import Parsed, parse
 from megatron_core.config.run import RunConfig
 from megatron_core.config.yaml_file import dump_yaml
 from megatron_core.errors import UserError
+from megatron_core.parallel.collectives import all_reduce
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.parallel.groups import create_context
 from megatron_core.parallel.rank_grid import DEFAULT_ORDER, TP_PP_DP_ORDER, RankGrid
@@ -32,9 +34,11 @@ EXIT_BAD_INPUT = 2
 LOGGER = logging.getLogger("megatron_core")
 
 
-def pretrain(argv: Sequence[str]) -> int:
-    """Run one rank; the process's exit code. User errors are one message, from one rank of each node."""
-    started = time.monotonic()
+def pretrain(argv: Sequence[str], started: float) -> int:
+    """Run one rank; the process's exit code. User errors are one message, from one rank of each node.
+
+    `started`: time.monotonic() when the process began, before its imports.
+    """
     local_rank = 0
     try:
         launch = detect()
@@ -137,6 +141,7 @@ def _describe(run: Run, seconds: float) -> None:
         torch.__version__,
     )
     LOGGER.info("stages %s", describe_stages(layers, grid.pp))
+    LOGGER.info("%s parameters", f"{_count_parameters(run):,}")
     LOGGER.info(
         "%d steps, %d samples of %d tokens, vocabulary %d; ready after %.1f s",
         run.length.steps,
@@ -145,6 +150,13 @@ def _describe(run: Run, seconds: float) -> None:
         model.vocabulary,
         seconds,
     )
+
+
+def _count_parameters(run: Run) -> int:
+    """Elements of the whole model, each counted once. All ranks must call."""
+    own = sum(math.prod(p.spec.local_shape) for b in run.reducer.buckets for p in b.parameters if p.spec.counted)
+    count = torch.tensor([own if run.ctx.dp.coordinate == 0 else 0], dtype=torch.int64, device=run.ctx.device)
+    return int(all_reduce(count, run.ctx.world))
 
 
 def _write_exit(config: RunConfig, ctx: ParallelContext, ending: Ending) -> None:

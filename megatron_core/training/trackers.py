@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from megatron_core.config.logging import LoggingConfig
+from megatron_core.data.build import DEFAULT_SET
 from megatron_core.training.metrics import StepMetrics, ValidationMetrics
 from megatron_core.training.tensorboard_tracker import TensorBoardTracker
 from megatron_core.training.wandb_tracker import WandbTracker
@@ -41,7 +42,7 @@ def step_scalars(metrics: StepMetrics, config: LoggingConfig, world_size: int) -
 
 def validation_scalars(metrics: ValidationMetrics, config: LoggingConfig) -> dict[str, float]:
     """Numbers of a validation pass by name; sets other than the main one follow their name."""
-    suffix = "" if metrics.validation_set == "valid" else f"/{metrics.validation_set}"
+    suffix = "" if metrics.validation_set == DEFAULT_SET else f"/{metrics.validation_set}"
     scalars = {f"validation_loss{suffix}": metrics.validation_loss}
     if config.log_validation_ppl_to_tensorboard:
         scalars[f"validation_perplexity{suffix}"] = metrics.perplexity

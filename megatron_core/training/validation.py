@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Validation: the forwards of the pipeline over a finite set, each token counted once at every layout."""
 
+from collections.abc import Iterator, Mapping
+
 import torch
 
 from megatron_core.data.sample import ValidationData
@@ -40,19 +42,15 @@ def validate_set(run: Run, samples: ValidationData) -> tuple[float, int]:
     return (loss_sum / tokens if tokens else float("nan")), int(tokens)
 
 
-def validate(run: Run, state: RunState) -> list[ValidationMetrics]:
-    """One pass over every validation set."""
-    lines = []
-    for name, samples in run.data.datasets.validation.items():
+def validate(run: Run, state: RunState, sets: Mapping[str, ValidationData]) -> Iterator[ValidationMetrics]:
+    """One pass over each of these sets."""
+    for name, samples in sets.items():
         loss, tokens = validate_set(run, samples)
-        lines.append(
-            ValidationMetrics(
-                step=state.step,
-                consumed_samples=state.consumed_samples,
-                consumed_tokens=state.consumed_samples * run.config.model.seq_length,
-                validation_loss=loss,
-                validation_tokens=tokens,
-                validation_set=name,
-            )
+        yield ValidationMetrics(
+            step=state.step,
+            consumed_samples=state.consumed_samples,
+            consumed_tokens=state.consumed_samples * run.config.model.seq_length,
+            validation_loss=loss,
+            validation_tokens=tokens,
+            validation_set=name,
         )
-    return lines

@@ -85,11 +85,16 @@ def test_what_json_has_no_word_for_is_a_string_that_float_reads(tmp_path: Path) 
 
 def test_validation_line(tmp_path: Path) -> None:
     evaluated = ValidationMetrics(
-        step=10, consumed_samples=80, consumed_tokens=5120, validation_loss=2.0, validation_tokens=640
+        step=10,
+        consumed_samples=80,
+        consumed_tokens=5120,
+        validation_loss=2.0,
+        validation_tokens=640,
+        validation_set="validation",
     )
     (line,) = read_back(tmp_path, evaluated)
     assert line["validation_loss"] == 2.0
-    assert line["validation_set"] == "valid"
+    assert line["validation_set"] == "validation"
     assert "loss" not in line
     assert evaluated.perplexity == pytest.approx(math.e**2)
     assert ValidationMetrics(**{**line, "validation_loss": 1e4}).perplexity == math.inf

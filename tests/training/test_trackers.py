@@ -52,7 +52,14 @@ def test_switches_add_and_remove() -> None:
 
 
 def test_validation_sets_keep_apart() -> None:
-    main = ValidationMetrics(step=1, consumed_samples=1, consumed_tokens=1, validation_loss=0.0, validation_tokens=9)
+    main = ValidationMetrics(
+        step=1,
+        consumed_samples=1,
+        consumed_tokens=1,
+        validation_loss=0.0,
+        validation_tokens=9,
+        validation_set="validation",
+    )
     assert validation_scalars(main, LoggingConfig()) == {"validation_loss": 0.0}
     wiki = ValidationMetrics(**{**main.record(), "validation_set": "wiki"})
     with_perplexity = LoggingConfig(log_validation_ppl_to_tensorboard=True)
