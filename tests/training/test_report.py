@@ -38,7 +38,14 @@ def run(tmp_path: Path, rank: int) -> None:
     for step in range(1, 7):
         report.step(metrics(step))
     report.validation(
-        ValidationMetrics(step=6, consumed_samples=48, consumed_tokens=480, validation_loss=1.5, validation_tokens=10)
+        ValidationMetrics(
+            step=6,
+            consumed_samples=48,
+            consumed_tokens=480,
+            validation_loss=1.5,
+            validation_tokens=10,
+            validation_set="validation",
+        )
     )
     report.close()
 
