@@ -27,4 +27,5 @@ class ByteTokenizer:
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text of the bytes; the end of a document shows as nothing, broken UTF-8 as U+FFFD."""
-        return bytes(int(i) for i in ids if i < 256).decode(errors="replace")
+        array = np.asarray(ids)
+        return array[array < 256].astype(np.uint8).tobytes().decode(errors="replace")
