@@ -35,7 +35,7 @@ done
 if ((missing)); then
     extras=$(IFS=,; echo "$*")
     echo "setup: installing ${extras:-what training needs} into .venv (the first time this takes minutes)"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+    .venv/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt \
         --editable ".${extras:+[$extras]}"
     mkdir -p .venv/installed
     for extra in runtime "$@"; do

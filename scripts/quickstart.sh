@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# From a fresh clone to a trained GPT: sets up .venv, prepares the text in data/, trains on 8 CPU processes
+# (tensor 2 x pipeline 2 x data 2) and tells what came out. A second call trains anew and installs nothing.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+text=data/tinyshakespeare.txt
+run=runs/demo
+data=$run/data
+
+scripts/setup_venv.sh
+
+# The text is one document, and --split cuts between documents; so train and validation are two files from here on.
+mkdir -p "$data"
+bytes=$(($(wc -c <"$text")))
+cut=$((bytes * 9 / 10))
+for part in train valid; do
+    prefix=$data/${part}_text_document
+    if [[ $prefix.idx -nt $text && -s $prefix.bin ]]; then
+        continue
+    fi
+    if [[ $part == train ]]; then head -c "$cut" "$text"; else tail -c +$((cut + 1)) "$text"; fi >"$data/$part.txt"
+    .venv/bin/python tools/preprocess_data.py --input "$data/$part.txt" --output-prefix "$data/$part" \
+        --tokenizer-type ByteTokenizer --workers 1
+done
+
+# A new run: metrics are appended to, and the curve below should be of this run alone.
+rm -f "$run/metrics.jsonl"
+OMP_NUM_THREADS=1 .venv/bin/python -m torch.distributed.run --standalone --nproc-per-node 8 \
+    pretrain_gpt.py --config configs/demo_cpu.yaml 2>&1 | tee "$run/log.txt"
+
+.venv/bin/python tools/demo_summary.py --run "$run" --train-text "$data/train.txt" --valid-text "$data/valid.txt"
