@@ -15,6 +15,7 @@ from megatron_core.checkpoint.gather_weights import gather_weights
 from megatron_core.config.cli import parse
 from megatron_core.config.run import RunConfig
 from megatron_core.data.indexed_writer import IndexedWriter
+from megatron_core.data_parallel.flat_bucket import FlatBucket
 from megatron_core.parallel.groups import create_context
 from megatron_core.training.build import Run, build_run, initial_state, open_data
 from megatron_core.training.pretrain import grid_of, kv_replicas
@@ -32,8 +33,8 @@ MOCK = "--mock-data --vocab-size 61"
 FAMILIES = {
     "gpt2": f"{MOCK} {NO_DROPOUT}",
     "llama": f"{MOCK} {NO_DROPOUT} --normalization RMSNorm --swiglu --position-embedding-type rope "
-    "--rotary-percent 0.5 --untie-embeddings-and-output-weights --disable-bias-linear --group-query-attention --num-query-groups 2 "
-    "--ffn-hidden-size 48",
+    "--rotary-percent 0.5 --untie-embeddings-and-output-weights --disable-bias-linear --group-query-attention "
+    "--num-query-groups 2 --ffn-hidden-size 48",
     "dropout": f"{MOCK} --hidden-dropout 0.1 --attention-dropout 0.2",
     "qk": f"{MOCK} {NO_DROPOUT} --qk-layernorm --group-query-attention --num-query-groups 1 --add-qkv-bias "
     "--position-embedding-type rope --rotary-interleaved --disable-bias-linear",
@@ -85,6 +86,18 @@ def whole_weights(run: Run) -> dict[str, torch.Tensor] | None:
     """The weights as they stand, whole, by global name, on rank 0; all ranks must call."""
     weights = gather_weights([p for bucket in run.reducer.buckets for p in bucket.parameters], run.ctx)
     return None if weights is None else {name: tensor.clone() for name, tensor in weights.items()}
+
+
+def adam_moments(run: Run) -> dict[str, dict[str, torch.Tensor]]:
+    """This rank's Adam moments `m` and `v` by parameter name, in local shapes."""
+    found = {}
+    for state in run.optimizer._states:
+        bucket = state.bucket
+        assert isinstance(bucket, FlatBucket), "the training step gives the optimizer flat buckets"
+        sizes = [parameter.numel() for parameter in bucket.parameters]
+        for parameter, m, v in zip(bucket.parameters, state.moments.m.split(sizes), state.moments.v.split(sizes)):
+            found[parameter.spec.name] = {"m": m.view(parameter.shape), "v": v.view(parameter.shape)}
+    return found
 
 
 def train_rank(rank: int, world_size: int, flags: str, steps: int) -> Curve | None:
