@@ -19,7 +19,7 @@ def document_mask(document_ids: torch.Tensor) -> torch.Tensor:
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
-    """Attention without dropout. q [b, a, s, d]; k, v [b, g, s, d]; mask [b, 1, s, s], None: causal; to [b, a, s, d]."""
+    """Attention without dropout. q [b, a, s, d]; k, v [b, g, s, d]; mask [b, 1, s, s] (None: causal); [b, a, s, d]."""
     grouped = q.shape[1] != k.shape[1]
     # SDPA's CPU kernel on 16-bit inputs runs its products in the same emulation as a GEMM.
     dtype = q.dtype
