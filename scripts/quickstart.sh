@@ -16,11 +16,11 @@ mkdir -p "$data"
 bytes=$(($(wc -c <"$text")))
 cut=$((bytes * 9 / 10))
 for part in train valid; do
+    if [[ $part == train ]]; then head -c "$cut" "$text"; else tail -c +$((cut + 1)) "$text"; fi >"$data/$part.txt"
     prefix=$data/${part}_text_document
     if [[ $prefix.idx -nt $text && -s $prefix.bin ]]; then
         continue
     fi
-    if [[ $part == train ]]; then head -c "$cut" "$text"; else tail -c +$((cut + 1)) "$text"; fi >"$data/$part.txt"
     .venv/bin/python tools/preprocess_data.py --input "$data/$part.txt" --output-prefix "$data/$part" \
         --tokenizer-type ByteTokenizer --workers 1
 done
