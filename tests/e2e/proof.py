@@ -75,7 +75,8 @@ def config_of(flags: str, world_size: int) -> RunConfig:
 
 
 def start_rank(rank: int, world_size: int, flags: str) -> tuple[Run, RunState]:
-    """One rank of an initialised world, ready for its first step."""
+    """One rank of an initialised world, ready for its first step; one thread, so that no test waits for the others."""
+    torch.set_num_threads(1)
     config = config_of(flags, world_size)
     ctx = create_context(grid_of(config, world_size), rank, torch.device("cpu"), kv_replicas=kv_replicas(config))
     state = initial_state(config)
@@ -119,7 +120,6 @@ def train_rank(rank: int, world_size: int, flags: str, steps: int) -> Curve | No
 @functools.cache
 def reference(flags: str, steps: int = 10) -> Curve:
     """The one-process run of these flags."""
-    torch.set_num_threads(1)
     curve = train_rank(0, 1, flags, steps)
     assert curve is not None, "rank 0 returns its curve"
     return curve

@@ -106,7 +106,6 @@ def rotary_in_own_dtype(
 
 def train_ours(flags: str) -> tuple[State, list[torch.Tensor], Curve]:
     """Initial weights, each step's token rows [8, 17], and what came of them."""
-    torch.set_num_threads(1)
     run, state = start_rank(0, 1, flags)
     initial = whole_weights(run)
     batches, losses, norms = [], [], []
