@@ -62,7 +62,8 @@ class Curve:
     """What metrics.jsonl tells. A step that was done twice counts as it was the last time."""
 
     training: tuple[tuple[int, float], ...]
-    validation: tuple[tuple[int, float], ...]
+    last_validation: tuple[int, float, int]
+    """Step, loss, and the number of tokens that it is the mean of."""
     seconds: float
     """All steps together, without start and validation."""
 
@@ -70,12 +71,13 @@ class Curve:
 def curve_of(records: Sequence[dict[str, Any]]) -> Curve:
     """Losses by step. Raises DataError when nothing was validated."""
     steps = {record["step"]: record for record in records if "loss" in record}
-    validation = {record["step"]: float(record["validation_loss"]) for record in records if "validation_loss" in record}
-    if not steps or not validation:
-        raise DataError(f"{len(steps)} steps and {len(validation)} validations: the run did not come to its end.")
+    validations = [record for record in records if "validation_loss" in record]
+    if not steps or not validations:
+        raise DataError(f"{len(steps)} steps and {len(validations)} validations: the run did not come to its end.")
+    last = validations[-1]
     return Curve(
         training=tuple((step, float(record["loss"])) for step, record in sorted(steps.items())),
-        validation=tuple(sorted(validation.items())),
+        last_validation=(last["step"], float(last["validation_loss"]), last["validation_tokens"]),
         seconds=sum(float(record["step_time_s"]) for record in steps.values()),
     )
 
@@ -86,17 +88,17 @@ def summary(run: Path, train: bytes, valid: bytes) -> str:
     if not metrics.is_file():
         raise DataError(f"{metrics} is not there: the run left no metrics.")
     curve = curve_of(read_metrics(metrics))
-    step, loss = curve.validation[-1]
+    step, loss, tokens = curve.last_validation
     pairs, triples = table_loss(train, valid, 2), table_loss(train, valid, 3)
     lines = [
         f"training loss, nats a byte, over {len(curve.training)} steps ({curve.seconds:.0f} s in steps)",
         loss_plot(curve.training),
         "",
-        f"validation loss on the last {len(valid):,} bytes, nats a byte (lower is better)",
-        f"  this GPT, step {step:<6}        {loss:.3f}",
-        f"  table of byte triples (trigram) {triples:.3f}",
-        f"  table of byte pairs (bigram)    {pairs:.3f}",
-        f"  the tables add {PRIOR} to each count of the first {len(train):,} bytes",
+        "validation loss, nats a byte (lower is better)",
+        f"  {loss:.3f}  this GPT after step {step}, on {tokens:,} of the last {len(valid):,} bytes",
+        f"  {triples:.3f}  a table of byte triples (trigram), on all of them",
+        f"  {pairs:.3f}  a table of byte pairs (bigram), on all of them",
+        f"  The tables add {PRIOR} to each count of the first {len(train):,} bytes.",
         "",
         "files",
         *(f"  {path}" for path in sorted(run.rglob("*")) if path.is_file()),

@@ -49,14 +49,18 @@ def step(number: int, loss: float) -> dict[str, float]:
     return {"step": number, "loss": loss, "step_time_s": 0.5}
 
 
+def validation(number: int, loss: float) -> dict[str, float]:
+    return {"step": number, "validation_loss": loss, "validation_tokens": 12}
+
+
 def test_a_step_done_twice_counts_once_as_it_was_last():
-    curve = curve_of([step(1, 5.0), step(2, 4.0), step(2, 3.0), {"step": 2, "validation_loss": 3.5}])
+    curve = curve_of([step(1, 5.0), step(2, 4.0), validation(2, 3.7), step(2, 3.0), validation(2, 3.5)])
     assert curve.training == ((1, 5.0), (2, 3.0))
-    assert curve.validation == ((2, 3.5),)
+    assert curve.last_validation == (2, 3.5, 12)
     assert curve.seconds == 1.0
 
 
-@pytest.mark.parametrize("records", [[], [step(1, 5.0)], [{"step": 2, "validation_loss": 3.5}]])
+@pytest.mark.parametrize("records", [[], [step(1, 5.0)], [validation(2, 3.5)]])
 def test_a_run_that_did_not_end_is_refused(records):
     with pytest.raises(DataError, match="did not come to its end"):
         curve_of(records)
@@ -77,13 +81,13 @@ def test_the_command_prints_loss_tables_curve_and_files(tmp_path):
     texts = tmp_path / "train.txt", tmp_path / "valid.txt"
     for path, content in zip(texts, (TRAIN, VALID)):
         path.write_bytes(content)
-    lines = [step(1, 5.0), {"step": 1, "validation_loss": 4.5}, step(2, 4.0), {"step": 2, "validation_loss": 1.2345}]
+    lines = [step(1, 5.0), validation(1, 4.5), step(2, 4.0), validation(2, 1.2342)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     result = command(tmp_path, *texts)
     assert result.returncode == 0, result.stderr
-    assert "this GPT, step 2             1.23" in result.stdout
-    assert f"(trigram) {by_hand(TRAIN, VALID, 3):.3f}" in result.stdout
-    assert f"(bigram)    {by_hand(TRAIN, VALID, 2):.3f}" in result.stdout
+    assert "1.234  this GPT after step 2, on 12 of the last 20 bytes" in result.stdout
+    assert f"{by_hand(TRAIN, VALID, 3):.3f}  a table of byte triples" in result.stdout
+    assert f"{by_hand(TRAIN, VALID, 2):.3f}  a table of byte pairs" in result.stdout
     assert "•" in result.stdout
     assert str(tmp_path / "metrics.jsonl") in result.stdout
 
