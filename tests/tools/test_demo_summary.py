@@ -85,7 +85,7 @@ def test_the_command_prints_loss_tables_curve_and_files(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     result = command(tmp_path, *texts)
     assert result.returncode == 0, result.stderr
-    assert "1.234  this GPT after step 2, on 12 of the last 20 bytes" in result.stdout
+    assert "1.234  this GPT after step 2, on 12 of the last 19 bytes" in result.stdout
     assert f"{by_hand(TRAIN, VALID, 3):.3f}  a table of byte triples" in result.stdout
     assert f"{by_hand(TRAIN, VALID, 2):.3f}  a table of byte pairs" in result.stdout
     assert "•" in result.stdout
