@@ -8,6 +8,7 @@ written out, so that printing it gives a file which reproduces the run.
 import dataclasses
 from dataclasses import dataclass, field
 
+from megatron_core.config.batch_steps import parse_batch_steps
 from megatron_core.config.checkpoint import CheckpointConfig
 from megatron_core.config.data import DataConfig
 from megatron_core.config.logging import LoggingConfig
@@ -66,7 +67,11 @@ class RunConfig:
             ),
             optim=dataclasses.replace(optim, lr_decay_iters=decay_iters, lr_decay_samples=decay_samples),
             data=dataclasses.replace(self.data, split=split, tokenizer_type=self.data.tokenizer),
-            training=dataclasses.replace(
-                training, global_batch_size=training.global_batch_size or training.micro_batch_size * dp
-            ),
+            training=dataclasses.replace(training, global_batch_size=_largest_batch(training, dp)),
         )
+
+
+def _largest_batch(training: TrainingConfig, dp: int) -> int:
+    if training.step_batch_size_schedule is not None:
+        return max(size for _, size in parse_batch_steps(training.step_batch_size_schedule))
+    return training.global_batch_size or training.micro_batch_size * dp

@@ -14,6 +14,8 @@ class TrainingConfig:
     """Samples in one step. Unset: micro_batch_size x dp."""
     rampup_batch_size: tuple[int, int, int] | None = None
     """Start batch size, increment, and the samples over which it grows to global_batch_size."""
+    step_batch_size_schedule: str | None = None
+    """Batch size by tokens read, such as "0:768 250B:1536" (with --train-samples); the largest is the global batch."""
     train_iters: int | None = None
     """Steps to train (this or train_samples)."""
     train_samples: int | None = None

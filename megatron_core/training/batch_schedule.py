@@ -1,45 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
 """The global batch size as a function of the samples consumed, and what follows: how many steps, how many samples.
 
-`--rampup-batch-size START INCREMENT SAMPLES` grows the batch from START to --global-batch-size in equal increments,
-each held for an equal share of SAMPLES (Megatron-LM's rule; GPT-3, arXiv:2005.14165, appendix B, grew its batch too).
-Counts are integers throughout, and walking a ramp costs one iteration a stage, not one a step.
+A schedule is a list of stages, each with the first sample from which its size holds. `--rampup-batch-size START
+INCREMENT SAMPLES` gives stages of equal shares of SAMPLES (Megatron-LM's rule; GPT-3, arXiv:2005.14165, appendix B,
+grew its batch too), `--step-batch-size-schedule` gives them outright. Walking one costs an iteration a stage.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from megatron_core.config.batch_steps import parse_batch_steps
 from megatron_core.config.training import TrainingConfig
-from megatron_core.errors import ConfigError
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
+class Stage:
+    """From sample `first` on, steps have `size` samples."""
+
+    first: int
+    size: int
+
+
+@dataclass(frozen=True)
 class BatchSchedule:
-    """batch(consumed samples): `start`, then `increment` more for each share of `ramp_samples`, up to `final`."""
+    """batch(consumed samples): the size of the last stage that has begun. The first begins at 0."""
 
-    final: int
-    start: int
-    increment: int = 0
-    ramp_samples: int = 0
+    stages: tuple[Stage, ...]
 
     @property
-    def num_increments(self) -> int:
-        """How often the batch grows."""
-        return (self.final - self.start) // self.increment if self.increment else 0
-
-    def sizes(self) -> tuple[int, ...]:
-        """Every batch size that the ramp knows, in order."""
-        return (*(self.start + self.increment * i for i in range(self.num_increments)), self.final)
+    def largest(self) -> int:
+        """The largest batch of the run."""
+        return max(stage.size for stage in self.stages)
 
     def size_at(self, consumed_samples: int) -> int:
         """Batch size of the step that starts when `consumed_samples` were read."""
-        if consumed_samples >= self.ramp_samples:
-            return self.final
-        return self.start + self.increment * (consumed_samples * self.num_increments // self.ramp_samples)
+        return next(stage.size for stage in reversed(self.stages) if stage.first <= consumed_samples)
 
     def samples_after(self, steps: int, consumed_samples: int = 0) -> int:
         """Samples consumed once `steps` more steps were taken from `consumed_samples` on."""
-        for size, count in self._stages(consumed_samples):
+        for size, count in self._runs(consumed_samples):
             taken = steps if count is None else min(count, steps)
             consumed_samples, steps = consumed_samples + taken * size, steps - taken
             if steps == 0:
@@ -49,7 +48,7 @@ class BatchSchedule:
     def steps_within(self, samples: int, consumed_samples: int = 0) -> int:
         """Whole steps that fit between `consumed_samples` and `samples`; a last partial batch is not taken."""
         steps = 0
-        for size, count in self._stages(consumed_samples):
+        for size, count in self._runs(consumed_samples):
             fitting = max(samples - consumed_samples, 0) // size
             taken = fitting if count is None else min(count, fitting)
             consumed_samples, steps = consumed_samples + taken * size, steps + taken
@@ -57,47 +56,35 @@ class BatchSchedule:
                 break
         return steps
 
-    def _stages(self, consumed: int) -> Iterator[tuple[int, int | None]]:
+    def _runs(self, consumed: int) -> Iterator[tuple[int, int | None]]:
         """(batch size, steps until it changes) from `consumed` on; the last has no end (None)."""
-        while consumed < self.ramp_samples:
-            stage = consumed * self.num_increments // self.ramp_samples
-            end = -(-(stage + 1) * self.ramp_samples // self.num_increments)
-            size = self.start + self.increment * stage
-            count = -(-(end - consumed) // size)
-            yield size, count
-            consumed += count * size
-        yield self.final, None
+        for stage, following in zip(self.stages, self.stages[1:]):
+            if consumed < following.first:
+                count = -(-(following.first - consumed) // stage.size)
+                yield stage.size, count
+                consumed += count * stage.size
+        yield self.stages[-1].size, None
 
 
-def batch_schedule(training: TrainingConfig) -> BatchSchedule:
-    """The schedule that a resolved configuration asks for."""
-    final = training.global_batch_size
-    assert final is not None, "a resolved run has global_batch_size"
-    if training.rampup_batch_size is None or training.rampup_batch_size[0] == final:
-        return BatchSchedule(final=final, start=final)
-    start, increment, samples = training.rampup_batch_size
-    return BatchSchedule(final=final, start=start, increment=increment, ramp_samples=samples)
+def ramp_up(start: int, increment: int, samples: int, final: int) -> BatchSchedule:
+    """From `start` to `final` in increments, each size held for an equal share of `samples`."""
+    increments = (final - start) // increment if increment else 0
+    if not increments or not samples:
+        return BatchSchedule((Stage(0, final),))
+    # Size number i holds where floor(consumed * increments / samples) = i.
+    stages = [Stage(-(-i * samples // increments), start + i * increment) for i in range(increments)]
+    return BatchSchedule((*stages, Stage(samples, final)))
 
 
-def check_batch_schedule(schedule: BatchSchedule, micro_batch_size: int, dp: int) -> None:
-    """Refuse a ramp that misses the final size, or that has a size which dp ranks cannot share in whole microbatches.
-
-    Raises ConfigError with the offending numbers.
-    """
-    final, start, increment = schedule.final, schedule.start, schedule.increment
-    if final != start and (start < 1 or increment < 1 or start > final or (final - start) % increment):
-        raise ConfigError(
-            f"--rampup-batch-size {start} {increment} {schedule.ramp_samples} does not lead to --global-batch-size "
-            f"{final}: take a start in 1..{final} and an increment that divides {final} - {start} = {final - start}."
-        )
-    share = micro_batch_size * dp
-    uneven = [size for size in schedule.sizes() if size % share]
-    if uneven:
-        raise ConfigError(
-            f"batch sizes {', '.join(map(str, uneven[:5]))}{' ...' if len(uneven) > 5 else ''} are not multiples of "
-            f"micro-batch-size {micro_batch_size} x data-parallel size {dp} = {share}: change --global-batch-size, "
-            f"--rampup-batch-size or --micro-batch-size."
-        )
+def batch_schedule(training: TrainingConfig, seq_length: int) -> BatchSchedule:
+    """The schedule that a resolved, validated configuration asks for."""
+    if training.step_batch_size_schedule is not None:
+        steps = parse_batch_steps(training.step_batch_size_schedule)
+        return BatchSchedule(tuple(Stage(-(-tokens // seq_length), size) for tokens, size in steps))
+    assert training.global_batch_size is not None, "a resolved run has global_batch_size"
+    if training.rampup_batch_size is None:
+        return BatchSchedule((Stage(0, training.global_batch_size),))
+    return ramp_up(*training.rampup_batch_size, training.global_batch_size)
 
 
 @dataclass(frozen=True)

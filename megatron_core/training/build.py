@@ -137,7 +137,7 @@ def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: Run
         overlap=parallel.overlap_grad_reduce,
     )
     s_local = model.seq_length // (ctx.tp.size if parallel.sequence_parallel else 1)
-    schedule = batch_schedule(training)
+    schedule = batch_schedule(training, model.seq_length)
     loader = open_loader(
         config, ctx, data, data.datasets.train, training_plans(config, ctx, schedule, state.consumed_samples)
     )

@@ -21,7 +21,7 @@ from megatron_core.parallel.collectives import all_reduce
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.parallel.groups import create_context
 from megatron_core.parallel.rank_grid import DEFAULT_ORDER, TP_PP_DP_ORDER, RankGrid
-from megatron_core.training.batch_schedule import batch_schedule, check_batch_schedule, run_length
+from megatron_core.training.batch_schedule import batch_schedule, run_length
 from megatron_core.training.build import Run, RunData, build_run, initial_state, open_data
 from megatron_core.training.console import set_up_console
 from megatron_core.training.launch import Launch, choose_device, detect, process_group
@@ -79,7 +79,6 @@ def _run_rank(parsed: Parsed, launch: Launch, started: float) -> None:
     for note in parsed.notes:
         LOGGER.info(note)
     grid = grid_of(config, launch.world_size)
-    check_batch_schedule(batch_schedule(config.training), config.training.micro_batch_size, grid.dp)
     device = choose_device(launch, config.parallel)
     data = open_data(config)
     profile = ProfileWindow(config.training, config.checkpoint.save, launch.rank, cuda=device.type == "cuda")
@@ -98,7 +97,7 @@ def _run_rank(parsed: Parsed, launch: Launch, started: float) -> None:
 def _open_report(config: RunConfig, ctx: ParallelContext) -> Report:
     return Report(
         config.logging,
-        run_length(config.training, batch_schedule(config.training)),
+        run_length(config.training, batch_schedule(config.training, config.model.seq_length)),
         save=config.checkpoint.save,
         rank=ctx.rank,
         world_size=ctx.grid.world_size,

@@ -21,7 +21,7 @@ def validate_set(run: Run, samples: ValidationData) -> tuple[float, int]:
     plans = list(
         validation_steps(
             samples.num_samples,
-            global_batch_size=run.batch_schedule.final,
+            global_batch_size=run.batch_schedule.largest,
             micro_batch_size=config.training.micro_batch_size,
             dp_size=ctx.dp.size,
             dp_coordinate=ctx.dp.coordinate,

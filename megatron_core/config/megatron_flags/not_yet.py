@@ -47,7 +47,6 @@ NOT_YET: Mapping[str, str] = {
         use-torch-optimizer-for-cpu-offload
     """,
     "1-bit Adam": "onebit-freeze-step",
-    "batch sizes by steps": "step-batch-size-schedule",
 }
 """What is missing -> the flags that ask for it."""
 

@@ -3,6 +3,7 @@
 
 from collections.abc import Iterator
 
+from megatron_core.config.batch_steps import parse_batch_steps
 from megatron_core.config.rules.rule import Rule
 from megatron_core.config.run import RunConfig
 
@@ -31,6 +32,28 @@ def _batches(config: RunConfig, world: int) -> Iterator[str]:
         yield f"--rampup-batch-size cannot grow from {start} to --global-batch-size {batch} by steps of {increment}"
 
 
+def _batch_steps(config: RunConfig, world: int) -> Iterator[str]:
+    training, unit = config.training, config.training.micro_batch_size * config.data_parallel_size(world)
+    text = training.step_batch_size_schedule
+    if text is None:
+        return
+    if training.rampup_batch_size is not None:
+        yield "--step-batch-size-schedule and --rampup-batch-size exclude each other: choose one"
+    if training.train_samples is None:
+        yield "--step-batch-size-schedule needs the run's length in --train-samples, not --train-iters"
+    try:
+        sizes = [size for _, size in parse_batch_steps(text)]
+    except ValueError as error:
+        yield f"--step-batch-size-schedule {text!r}: {error}"
+        return
+    if training.global_batch_size not in (None, max(sizes)):
+        given = training.global_batch_size
+        yield f"--global-batch-size {given} is not the schedule's largest, {max(sizes)}: leave it out"
+    uneven = [str(size) for size in sizes if unit and size % unit]
+    if uneven:
+        yield f"--step-batch-size-schedule: {', '.join(uneven)} are not multiples of micro-batch-size x dp = {unit}"
+
+
 def _length(config: RunConfig, world: int) -> Iterator[str]:
     iters, samples = config.training.train_iters, config.training.train_samples
     if iters is None and samples is None:
@@ -56,6 +79,11 @@ def _profile(config: RunConfig, world: int) -> Iterator[str]:
 RULES = (
     Rule(
         _batches,
+        "micro_batch_size global_batch_size rampup_batch_size tensor_model_parallel_size pipeline_model_parallel_size "
+        "context_parallel_size",
+    ),
+    Rule(
+        _batch_steps,
         "micro_batch_size global_batch_size rampup_batch_size tensor_model_parallel_size pipeline_model_parallel_size "
         "context_parallel_size",
     ),
