@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # From a fresh clone to a trained GPT: sets up .venv, prepares the text in data/, trains on 8 CPU processes
 # (tensor 2 x pipeline 2 x data 2) and tells what came out. A second call trains anew and installs nothing.
+#     scripts/quickstart.sh [FLAG ...]         flags of pretrain_gpt.py that override configs/demo_cpu.yaml
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -28,6 +29,6 @@ done
 # A new run: metrics are appended to, and the curve below should be of this run alone.
 rm -f "$run/metrics.jsonl"
 OMP_NUM_THREADS=1 .venv/bin/python -m torch.distributed.run --standalone --nproc-per-node 8 \
-    pretrain_gpt.py --config configs/demo_cpu.yaml 2>&1 | tee "$run/log.txt"
+    pretrain_gpt.py --config configs/demo_cpu.yaml "$@" 2>&1 | tee "$run/log.txt"
 
 .venv/bin/python tools/demo_summary.py --run "$run" --train-text "$data/train.txt" --valid-text "$data/valid.txt"

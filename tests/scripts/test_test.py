@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The test script runs every check whatever fails, and fails if any did."""
+
+import pytest
+
+from tests.scripts.checkout import Checkout
+
+PROGRAMS = ("python", "ruff", "mypy", "lint-imports")
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    made = Checkout(tmp_path)
+    for name in PROGRAMS:
+        made.stand_in(name)
+    made.run("scripts/setup_venv.sh", "test")
+    made.calls()
+    return made
+
+
+def names(calls):
+    return [" ".join(call.split()[: 3 if call.startswith("python") else 1]) for call in calls]
+
+
+@pytest.mark.parametrize("script", ["scripts/test.sh", ".ci/run"])
+def test_all_checks_run(checkout, script):
+    result = checkout.run(script)
+    assert result.returncode == 0, result.stderr
+    assert names(checkout.calls()) == ["ruff", "ruff", "mypy", "lint-imports", "python -m pytest"]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_one_that_fails_fails_the_run_and_stops_nothing(checkout, program):
+    checkout.stand_in(program, code=1)
+    result = checkout.run("scripts/test.sh")
+    assert result.returncode == 1
+    assert len(checkout.calls()) == 5
+    assert result.stderr.splitlines()[-1].startswith("failed: ")
+
+
+def test_slow_proofs_run_when_asked_for_and_other_words_go_to_pytest(checkout):
+    checkout.run("scripts/test.sh", "tests/optim", "-k", "clip")
+    assert checkout.calls()[-1] == "python -m pytest -p tests.folder_seconds tests/optim -k clip"
+    checkout.run("scripts/test.sh", "--all", "-x")
+    assert checkout.calls()[-1] == "python -m pytest -p tests.folder_seconds -m  -x"
