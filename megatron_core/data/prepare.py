@@ -1,26 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Corpus -> `.bin/.idx`: chunks go to worker processes, and come back in order into the writers.
 
-At most a few chunks a worker are on their way at any time, so memory does not grow with the corpus, and the result
+Each worker has one chunk at a time, so memory does not grow with the corpus, and the result
 does not depend on the number of workers. Files appear under their names only when all of it is done.
 """
 
-import multiprocessing
-import signal
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from megatron_core.data.corpus_encoder import ChunkEncoder, EncodedChunk, EncodeJob, encode_chunk, encoder_of
 from megatron_core.data.corpus_files import Chunk, read_chunks
 from megatron_core.data.indexed_writer import IndexedWriter
+from megatron_core.data.ordered_workers import map_in_order
 from megatron_core.errors import DataError
-
-_AHEAD = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,26 +87,5 @@ def _advance(done: Progress, result: EncodedChunk) -> Progress:
 def _encoded(chunks: Iterable[Chunk], encoder: ChunkEncoder, workers: int) -> Iterator[EncodedChunk]:
     """Encoded chunks in order. One worker is this process."""
     if workers == 1:
-        yield from map(encoder.encode, chunks)
-        return
-    # Spawned, not forked: the encoders have threads of their own.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, initializer=_leave_interrupts_to_parent)
-    waiting: deque[Future[EncodedChunk]] = deque()
-    try:
-        for chunk in chunks:
-            waiting.append(pool.submit(encode_chunk, encoder.job, chunk))
-            if len(waiting) >= _AHEAD * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    except BrokenProcessPool as error:
-        raise DataError(
-            "a worker process ended suddenly, most likely for lack of memory; use fewer --workers"
-        ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _leave_interrupts_to_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return map(encoder.encode, chunks)
+    return map_in_order(partial(encode_chunk, encoder.job), chunks, workers)

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatron_core.data.indexed_file import IndexedFile
-from megatron_core.data.indexed_format import token_dtype
 from megatron_core.data.indexed_writer import IndexedWriter, merge
 from megatron_core.errors import DataError
 
@@ -79,11 +78,6 @@ def test_other_token_types_do_not_merge(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="uint16"):
         merge([tmp_path / "wide", tmp_path / "a"], tmp_path / "both")
     assert not (tmp_path / "both.bin").exists()
-
-
-def test_token_types_by_vocabulary() -> None:
-    assert token_dtype(65499) == np.uint16
-    assert token_dtype(65500) == np.int32
 
 
 @settings(deadline=None, max_examples=30)
