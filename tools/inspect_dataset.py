@@ -4,8 +4,9 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import get_args
 
-from megatron_core.config.data import DataConfig
+from megatron_core.config.data import DataConfig, TokenizerType
 from megatron_core.data.build_tokenizer import build_tokenizer
 from megatron_core.data.describe import describe_dataset
 from megatron_core.errors import UserError
@@ -22,7 +23,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     add("--seq-length", type=int, default=2048, help="tokens in a training sample")
     add("--train-samples", type=int, help="samples that a plan would read")
     add("--split", default="1", help="share of training, as in training; default: all")
-    add("--tokenizer-type", help="to show text, not ids")
+    add("--tokenizer-type", choices=get_args(TokenizerType), help="to show text, not ids")
     add("--tokenizer-model")
     add("--vocab-file")
     add("--merge-file")

@@ -16,13 +16,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import get_args
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from megatron_core.config.data import DataConfig
+from megatron_core.config.data import DataConfig, TokenizerType
 from megatron_core.data.corpus_encoder import EncodeJob, encoder_of
 from megatron_core.data.corpus_files import find_inputs
 from megatron_core.data.prepare import Progress as Done
@@ -49,11 +50,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     add("--on-bad-line", choices=["stop", "skip"], default="stop", help="what to do with lines that cannot be used")
     add("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     add("--log-interval", type=int, default=10000, help="documents between progress lines where there is no terminal")
-    add(
-        "--tokenizer-type",
-        required=True,
-        help="ByteTokenizer, GPT2BPETokenizer, HuggingFaceTokenizer, SentencePieceTokenizer, NullTokenizer",
-    )
+    add("--tokenizer-type", required=True, choices=get_args(TokenizerType), help="each needs some of the next four")
     add("--tokenizer-model", help="tokenizer.json, its directory, or a sentencepiece .model")
     add("--vocab-file", help="vocab.json of GPT2BPETokenizer")
     add("--merge-file", help="merges.txt of GPT2BPETokenizer")

@@ -15,7 +15,7 @@ def build_tokenizer(data: DataConfig, vocab_size: int | None = None) -> Tokenize
 
     Raises DataError when a flag that the type needs is missing or its file cannot be used.
     """
-    kind = data.tokenizer_type
+    kind = data.tokenizer
     if kind is None:
         if not (data.mock_data and vocab_size):
             raise DataError("no tokenizer: give --tokenizer-type (or --mock-data with --vocab-size)")

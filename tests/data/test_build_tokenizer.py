@@ -46,3 +46,10 @@ def test_types(tmp_path: Path) -> None:
 def test_missing_flags(flags: dict[str, object], message: str) -> None:
     with pytest.raises(DataError, match=message):
         build(**flags)
+
+
+def test_a_vocabulary_file_alone_means_gpt2(tmp_path: Path) -> None:
+    trained = byte_level_bpe(["<|endoftext|>"])
+    trained.model.save(str(tmp_path))
+    files = {"vocab_file": str(tmp_path / "vocab.json"), "merge_file": str(tmp_path / "merges.txt")}
+    assert build(**files) == (trained.get_vocab_size(), 0)
