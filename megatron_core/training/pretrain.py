@@ -30,7 +30,7 @@ from megatron_core.training.profile import ProfileWindow
 from megatron_core.training.report import Report
 from megatron_core.training.stages import describe_stages, stage_layers
 
-EXIT_BAD_INPUT = 2
+EXIT_OTHER, EXIT_BAD_INPUT = 1, 2
 LOGGER = logging.getLogger("megatron_core")
 
 
@@ -53,6 +53,10 @@ def pretrain(argv: Sequence[str], started: float) -> int:
         if local_rank == 0:
             sys.stderr.write(f"{error}\n")
         return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        if local_rank == 0:
+            sys.stderr.write("interrupted: the run ends where it stands\n")
+        return EXIT_OTHER
     return 0
 
 
