@@ -38,11 +38,12 @@ def attend_with_dropout(
     mask: torch.Tensor | None,
     scale: float,
     keep: torch.Tensor,
+    rate: float,
 ) -> torch.Tensor:
-    """The same with probabilities multiplied by `keep` [b, a, s, s], the scaled keep mask of these heads."""
+    """The same where only probabilities marked in `keep` [b, a, s, s] stay, scaled up by 1 / (1 - rate)."""
     heads_per_group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(heads_per_group, 1), v.repeat_interleave(heads_per_group, 1)
     if mask is None:
         mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
     scores = (q @ k.transpose(-1, -2) * scale).to(wide_dtype(q.dtype)).masked_fill(~mask, -torch.inf)
-    return (scores.softmax(-1).to(q.dtype) * keep) @ v
+    return (scores.softmax(-1) * keep * (1 / (1 - rate))).to(q.dtype) @ v

@@ -65,7 +65,7 @@ class SelfAttention(nn.Module):
         q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))  # [b, heads, s, d]
         if inputs.dropout is not None and self._dropout > 0.0:
             keep = attention_keep_mask(inputs.dropout, self._dropout, self._layer, self._heads, q)
-            out = attend_with_dropout(q, k, v, inputs.mask, self._scale, keep)
+            out = attend_with_dropout(q, k, v, inputs.mask, self._scale, keep, self._dropout)
         else:
             out = attend(q, k, v, inputs.mask, self._scale)
         projected: torch.Tensor = self.output(out.permute(2, 0, 1, 3).reshape(s, b, -1))

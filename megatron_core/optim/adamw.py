@@ -40,8 +40,8 @@ def adamw_update(
     `applied_steps` counts the updates made before this one; every tensor of a run shares it.
     """
     grad_scale = None
-    if grad.dtype == torch.float64:
-        grad.mul_(grad_factor)  # the fused kernel reads its scale as fp32
+    if grad.dtype == torch.float64 or grad_factor == 0.0:
+        grad.mul_(grad_factor)  # the fused kernel divides by its scale, which it reads as fp32
     elif grad_factor != 1.0:
         grad_scale = torch.tensor(1.0 / grad_factor, dtype=torch.float32, device=grad.device)
     adamw(

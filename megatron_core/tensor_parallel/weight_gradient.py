@@ -29,7 +29,7 @@ class WeightGradientQueue:
 
     @contextmanager
     def deferred(self) -> Iterator[list[WeightGradients]]:
-        """Collect closures in the list that this yields, in backward order, instead of running them."""
+        """Collect closures in this list, in backward order, instead of running them; they expect `torch.no_grad()`."""
         assert self._pending is None, "weight gradients are deferred already"
         pending = self._pending = []
         try:

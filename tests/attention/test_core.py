@@ -41,26 +41,26 @@ def test_matches_the_definition(groups: int, packed: bool) -> None:
     mask = document_mask(_documents()) if packed else None
     expected = _by_definition(q, k, v, causal if mask is None else mask)
     torch.testing.assert_close(attend(q, k, v, mask, SCALE), expected, rtol=1e-12, atol=1e-12)
-    ones = torch.ones(B, A, S, S, dtype=torch.float64)
-    torch.testing.assert_close(attend_with_dropout(q, k, v, mask, SCALE, ones), expected, rtol=1e-12, atol=1e-12)
+    ones = torch.ones(B, A, S, S, dtype=torch.bool)
+    torch.testing.assert_close(attend_with_dropout(q, k, v, mask, SCALE, ones, 0.0), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_dropped_probabilities_are_not_renormalised() -> None:
     q, k, v = _qkv()
-    keep = torch.zeros(B, A, S, S, dtype=torch.float64)
-    keep[:, :, :, 0] = 2.0
+    keep = torch.zeros(B, A, S, S, dtype=torch.bool)
+    keep[:, :, :, 0] = True
     probability = (q @ k.transpose(-1, -2) * SCALE).masked_fill(~torch.ones(S, S).tril().bool(), -torch.inf).softmax(-1)
     expected = 2 * probability[..., :1] * v[:, :, :1]
-    torch.testing.assert_close(attend_with_dropout(q, k, v, None, SCALE, keep), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(attend_with_dropout(q, k, v, None, SCALE, keep, 0.5), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("dropout", [False, True])
 def test_later_keys_do_not_reach_earlier_queries(dropout: bool) -> None:
     q, k, v = _qkv()
-    ones = torch.ones(B, A, S, S, dtype=torch.float64)
+    ones = torch.ones(B, A, S, S, dtype=torch.bool)
 
     def run() -> torch.Tensor:
-        return attend_with_dropout(q, k, v, None, SCALE, ones) if dropout else attend(q, k, v, None, SCALE)
+        return attend_with_dropout(q, k, v, None, SCALE, ones, 0.0) if dropout else attend(q, k, v, None, SCALE)
 
     before = run()
     k[:, :, 5:], v[:, :, 5:] = 7.0, -3.0

@@ -92,3 +92,19 @@ def test_decay_does_not_pass_through_the_moments() -> None:
     _step(weights, torch.zeros(3), moments, 0, weight_decay=0.5)
     assert weights.tolist() == pytest.approx([2.0 * (1 - 0.1 * 0.5)] * 3)
     assert not moments.m.any() and not moments.v.any()
+
+
+def test_a_factor_of_zero_is_a_zero_gradient() -> None:
+    weights, grad = torch.ones(4), torch.ones(4)
+    moments = Moments(torch.zeros(4), torch.zeros(4))
+    adamw_update(
+        weights,
+        grad,
+        moments,
+        AdamHyper(0.9, 0.999, 1e-8),
+        applied_steps=0,
+        lr=0.1,
+        weight_decay=0.0,
+        grad_factor=0.0,
+    )
+    assert torch.equal(weights, torch.ones(4))
