@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from megatron_core.config.parallel import ParallelConfig
+from megatron_core.errors import ConfigError
+from megatron_core.training.launch import Launch, choose_device, detect, first_host, process_group
+
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "n1",
+    "MASTER_PORT": "1234",
+}
+SRUN = {
+    "SLURM_PROCID": "5",
+    "SLURM_NTASKS": "8",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+    "SLURM_STEP_NODELIST": "node[07-08]",
+    "SLURM_JOB_ID": "100042",
+}
+
+
+def test_nothing_set_is_a_world_of_one() -> None:
+    assert detect({}) == Launch(launcher="alone")
+
+
+def test_torchrun() -> None:
+    expected = Launch(
+        launcher="torchrun", rank=5, world_size=8, local_rank=1, local_world_size=4, address="n1", port=1234
+    )
+    assert detect(TORCHRUN) == expected
+    assert detect({**SRUN, **TORCHRUN}) == expected, "torchrun under srun counts as torchrun"
+
+
+def test_srun() -> None:
+    launch = detect({**SRUN, "OMP_NUM_THREADS": "4"})
+    assert (launch.launcher, launch.rank, launch.world_size) == ("srun", 5, 8)
+    assert (launch.local_rank, launch.local_world_size) == (1, 4)
+    assert (launch.address, launch.port) == ("node07", 20042)
+    assert launch.threads_given
+
+
+def test_srun_takes_the_address_and_port_it_is_given() -> None:
+    launch = detect({**SRUN, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29501"})
+    assert (launch.address, launch.port) == ("10.0.0.1", 29501)
+
+
+def test_a_single_slurm_task_is_alone() -> None:
+    assert detect({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}).launcher == "alone"
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [({**TORCHRUN, "RANK": "five"}, "RANK"), ({**SRUN, "SLURM_PROCID": ""}, "SLURM_PROCID")],
+)
+def test_what_is_no_number_is_named(variables: dict[str, str], name: str) -> None:
+    with pytest.raises(ConfigError, match=f"variable {name} is"):
+        detect(variables)
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "host"),
+    [
+        ("n1", "n1"),
+        ("a1,b2", "a1"),
+        ("n[07-09,12]", "n07"),
+        ("n[3,5]", "n3"),
+        ("rack[1-2]-gpu,x", "rack1-gpu"),
+        ("gpu-a100-[001-128]", "gpu-a100-001"),
+        ("n1.cluster.org", "n1.cluster.org"),
+    ],
+)
+def test_first_host_of_a_node_list(nodelist: str, host: str) -> None:
+    assert first_host(nodelist) == host
+
+
+@pytest.mark.parametrize("nodelist", ["", "[1-2]"])
+def test_a_node_list_without_a_host(nodelist: str) -> None:
+    with pytest.raises(ConfigError, match="set MASTER_ADDR"):
+        first_host(nodelist)
+
+
+def test_nccl_needs_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="use gloo"):
+        choose_device(Launch(launcher="alone"), ParallelConfig(distributed_backend="nccl"))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "given", "expected"), [(1, False, 8), (3, False, 2), (16, False, 1), (3, True, None)]
+)
+def test_ranks_share_the_cores_unless_told(
+    ranks: int, given: bool, expected: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    launch = Launch(launcher="torchrun", local_world_size=ranks, threads_given=given)
+    assert choose_device(launch, ParallelConfig(distributed_backend="gloo")) == torch.device("cpu")
+    assert chosen == ([] if expected is None else [expected])
+
+
+def _pretend_gpus(monkeypatch: pytest.MonkeyPatch, count: int, capability: tuple[int, int]) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_80", "sm_90"])
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+
+
+def test_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    _pretend_gpus(monkeypatch, 2, (8, 0))
+    assert choose_device(Launch(launcher="torchrun", local_rank=1), ParallelConfig()) == torch.device("cuda", 1)
+    with pytest.raises(ConfigError, match="local rank 2 has no GPU: this node shows 2"):
+        choose_device(Launch(launcher="torchrun", local_rank=2), ParallelConfig())
+
+
+def test_a_gpu_that_torch_was_not_built_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    _pretend_gpus(monkeypatch, 1, (7, 0))
+    with pytest.raises(ConfigError, match=r"Tesla V100 is sm_70.*sm_80, sm_90.*cu126"):
+        choose_device(Launch(launcher="alone"), ParallelConfig())
+
+
+def test_a_world_of_one_needs_no_process_group() -> None:
+    with process_group(Launch(launcher="alone"), torch.device("cpu"), 1.0):
+        assert not dist.is_initialized()
