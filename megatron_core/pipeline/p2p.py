@@ -3,7 +3,12 @@
 
 Tensors are named by (payload, microbatch, chunk). Receives are waited for only when their tensor is taken, sends only
 so that their memory can be dropped. Between two chunks of the same stage (p = 1) a tensor is handed over on the spot.
+
+gloo never says of a send that it is done before someone waits for it. But a tensor that has arrived proves that its
+sender had posted that exchange, and so all receives of earlier ones: waiting for what was sent there costs nothing.
 """
+
+from dataclasses import dataclass
 
 import torch
 
@@ -14,34 +19,58 @@ from megatron_core.pipeline.action import Exchange, Payload
 Name = tuple[Payload, int, int]  # payload, microbatch, chunk on this stage
 
 
+@dataclass(frozen=True)
+class _InFlight:
+    """A transfer that was started with exchange number `exchange` of this program."""
+
+    work: Work
+    tensor: torch.Tensor
+    peer: int
+    exchange: int
+
+
 class Mailbox:
     """Posts exchanges and keeps tensors until they are used."""
 
     def __init__(self, ctx: ParallelContext, shape: tuple[int, int, int], dtype: torch.dtype) -> None:
         self._ctx, self._shape, self._dtype = ctx, shape, dtype
-        self._arriving: dict[Name, tuple[torch.Tensor, Work | None]] = {}
+        self._here: dict[Name, torch.Tensor] = {}
+        self._arriving: dict[Name, _InFlight] = {}
         self._outgoing: dict[Name, torch.Tensor] = {}
-        self._sending: list[tuple[Work, torch.Tensor]] = []
+        self._sending: list[_InFlight] = []
+        self._exchanges = 0
 
     def put(self, payload: Payload, key: tuple[int, int], tensor: torch.Tensor) -> None:
         """Keep what chunk key[1] made of microbatch key[0] until its exchange comes."""
         microbatch, chunk = key
         if self._ctx.pp.size == 1:
             neighbour = chunk + 1 if payload == "activation" else chunk - 1
-            self._arriving[payload, microbatch, neighbour] = (tensor, None)
+            self._here[payload, microbatch, neighbour] = tensor
         else:
             self._outgoing[payload, microbatch, chunk] = tensor.contiguous()
 
     def take(self, payload: Payload, key: tuple[int, int]) -> torch.Tensor:
         """The tensor meant for chunk key[1] and microbatch key[0], waiting for it if need be."""
-        tensor, work = self._arriving.pop((payload, *key))
-        if work is not None:
-            work.wait()
-        return tensor
+        if self._ctx.pp.size == 1:
+            return self._here.pop((payload, *key))
+        arrival = self._arriving.pop((payload, *key))
+        arrival.work.wait()
+        self._let_go(arrival.peer, arrival.exchange)
+        return arrival.tensor
+
+    def _let_go(self, peer: int, exchange: int) -> None:
+        """Drop what was sent to `peer` up to that exchange."""
+        kept = []
+        for sent in self._sending:
+            if sent.peer == peer and sent.exchange <= exchange:
+                sent.work.wait()
+            else:
+                kept.append(sent)
+        self._sending = kept
 
     def post(self, exchange: Exchange) -> None:
         """Start all transfers of an exchange."""
-        self._sending = [(work, tensor) for work, tensor in self._sending if not work.is_completed()]
+        self._sending = [sent for sent in self._sending if not sent.work.is_completed()]
         tensors = []
         for transfer in exchange.transfers:
             name = (transfer.payload, transfer.microbatch, transfer.chunk)
@@ -52,14 +81,16 @@ class Mailbox:
         transfers = [(t.send, t.peer, tensor) for t, tensor in zip(exchange.transfers, tensors)]
         works = exchange_async(transfers, self._ctx.pp)
         for transfer, tensor, work in zip(exchange.transfers, tensors, works):
+            flight = _InFlight(work, tensor, transfer.peer, self._exchanges)
             if transfer.send:
-                self._sending.append((work, tensor))
+                self._sending.append(flight)
             else:
-                self._arriving[transfer.payload, transfer.microbatch, transfer.chunk] = (tensor, work)
+                self._arriving[transfer.payload, transfer.microbatch, transfer.chunk] = flight
+        self._exchanges += 1
 
     def close(self) -> None:
         """Wait for the last sends. Anything left over is a bug in the program."""
-        for work, _ in self._sending:
-            work.wait()
-        left = [*self._arriving, *self._outgoing]
+        for sent in self._sending:
+            sent.work.wait()
+        left = [*self._here, *self._arriving, *self._outgoing]
         assert not left, f"the program ended with tensors nobody used: {left}"
