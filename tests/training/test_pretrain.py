@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Grid, replicas and exit codes; whole runs from the command line are tested end to end."""
+
+import time
+
+import pytest
+
+from megatron_core.training import pretrain as module
+from megatron_core.training.launch import Launch
+from megatron_core.training.pretrain import grid_of, kv_replicas, pretrain
+from tests.e2e.proof import FAMILIES, SMALL, config_of
+
+GPT2 = FAMILIES["gpt2"]
+
+
+def test_the_grid_of_a_layout() -> None:
+    flags = f"{GPT2} --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"
+    grid = grid_of(config_of(flags, 8), 8)
+    assert (grid.tp, grid.pp, grid.dp) == (2, 2, 2)
+    other = grid_of(config_of(f"{flags} --use-tp-pp-dp-mapping", 8), 8)
+    assert grid.members(0, "pp") == (0, 4) and other.members(0, "pp") == (0, 2)
+
+
+@pytest.mark.parametrize(("groups", "tp", "replicas"), [(4, 1, 1), (4, 4, 1), (2, 4, 2), (1, 4, 4)])
+def test_neighbours_with_the_same_keys(groups: int, tp: int, replicas: int) -> None:
+    flags = f"{GPT2} --group-query-attention --num-query-groups {groups} --tensor-model-parallel-size {tp}"
+    assert kv_replicas(config_of(flags, tp)) == replicas
+
+
+@pytest.mark.parametrize(("local_rank", "lines"), [(0, 1), (1, 0)])
+def test_one_rank_of_a_node_tells_the_user(
+    local_rank: int, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = Launch(launcher="torchrun", rank=local_rank, local_rank=local_rank, world_size=2)
+    monkeypatch.setattr(module, "detect", lambda: launch)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    assert pretrain([*SMALL.split(), *GPT2.split(), "--num-layers", "-3"], time.monotonic()) == 2
+    assert len(capsys.readouterr().err.splitlines()) == lines
+
+
+def test_an_interrupt_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_run_rank", interrupted)
+    assert pretrain([*SMALL.split(), *GPT2.split()], time.monotonic()) == 1
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_bugs_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(module, "_run_rank", broken)
+    with pytest.raises(ZeroDivisionError):
+        pretrain([*SMALL.split(), *GPT2.split()], time.monotonic())

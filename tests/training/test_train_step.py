@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one step decides; that its numbers are right at every layout is proved end to end."""
+
+import math
+
+import pytest
+import torch
+
+from megatron_core.training.state import RunState
+from megatron_core.training.train_step import NonFiniteError, counts_loss, train_step
+from tests.e2e.proof import FAMILIES, start_rank, whole_weights
+from tests.rank_pool import run_ranks
+
+GPT2 = FAMILIES["gpt2"]
+
+
+def test_state_and_outcome_of_a_step() -> None:
+    run, state = start_rank(0, 1, f"{GPT2} --log-params-norm --log-num-zeros-in-grad")
+    before = whole_weights(run)
+    state, outcome = train_step(run, state, stop=False)
+    after = whole_weights(run)
+    assert (state.step, state.applied.steps, state.applied.samples, state.consumed_samples) == (1, 1, 8, 8)
+    assert (outcome.lr, outcome.loss_scale, outcome.batch_size) == (1e-3, 1.0, 8)
+    assert not outcome.skipped and not outcome.stop
+    assert outcome.loss == pytest.approx(math.log(61), rel=0.02)
+    squares = sum(float(tensor.double().square().sum()) for tensor in after.values())
+    assert outcome.params_norm == pytest.approx(math.sqrt(squares), rel=1e-6)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == set(before), "every parameter has a gradient every step"
+
+
+def test_norms_and_zeros_are_counted_only_where_asked_for() -> None:
+    run, state = start_rank(0, 1, GPT2)
+    outcome = train_step(run, state, stop=False)[1]
+    assert outcome.params_norm is None and outcome.num_zeros is None
+
+
+def test_zeros_are_counted_without_padding() -> None:
+    """Unused rows of an untied table have zero gradients, padding rows do not count."""
+    flags = f"{GPT2} --untie-embeddings-and-output-weights --log-num-zeros-in-grad --disable-bias-linear"
+    for divisor in (1, 128):
+        run, state = start_rank(0, 1, f"{flags} --make-vocab-size-divisible-by {divisor}")
+        used = {int(t) for n in range(8) for t in run.data.datasets.train.sample(n).tokens[:-1]}
+        assert train_step(run, state, stop=False)[1].num_zeros == (61 - len(used)) * 32
+
+
+def step_with_a_spoilt_gradient(flags: str) -> RunState:
+    run, state = start_rank(0, 1, flags)
+    finish = run.reducer.finish
+
+    def spoiled() -> None:
+        finish()
+        run.reducer.buckets[0].grads[0] = torch.nan
+
+    run.reducer.finish = spoiled  # type: ignore[method-assign]
+    return train_step(run, state, stop=False)[0]
+
+
+def test_a_gradient_that_is_no_number_ends_the_run_before_the_update() -> None:
+    with pytest.raises(NonFiniteError, match=r"step 1: .* gradient norm nan. The batch was samples 0 to 7; no update"):
+        step_with_a_spoilt_gradient(GPT2)
+
+
+def test_it_may_be_let_through() -> None:
+    assert step_with_a_spoilt_gradient(f"{GPT2} --no-check-for-nan-in-loss-and-grad").applied.steps == 1
+
+
+def stop_of_one_rank(rank: int, world_size: int, flags: str) -> list[bool]:
+    run, state = start_rank(rank, world_size, flags)
+    return [train_step(run, state, stop=stop)[1].stop for stop in (False, rank == 1)]
+
+
+@pytest.mark.parametrize("layout", ["--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2", ""])
+def test_one_rank_s_wish_to_stop_reaches_all(layout: str) -> None:
+    assert run_ranks(stop_of_one_rank, 2, f"{GPT2} {layout}") == [[False, True]] * 2
+
+
+def test_a_batch_without_targets_changes_nothing_but_counters() -> None:
+    run, state = start_rank(0, 1, f"{GPT2} --weight-decay 0")
+    before = whole_weights(run)
+    give = run.source.step
+
+    def masked(plan, dropout):
+        batches = give(plan, dropout)
+        for batch in batches:
+            batch.loss_mask.zero_()
+        return batches
+
+    run.source.step = masked  # type: ignore[method-assign]
+    state, outcome = train_step(run, state, stop=False)
+    assert (outcome.loss, outcome.grad_norm) == (0.0, 0.0)
+    assert all(torch.equal(before[name], tensor) for name, tensor in whole_weights(run).items())
+
+
+def reports_loss(rank: int, world_size: int, flags: str) -> bool:
+    return counts_loss(start_rank(rank, world_size, flags)[0].ctx)
+
+
+def test_one_rank_of_each_replica_reports_the_loss() -> None:
+    layout = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"
+    assert run_ranks(reports_loss, 4, f"{GPT2} {layout}") == [False, False, True, False]
