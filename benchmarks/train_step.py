@@ -170,7 +170,7 @@ def startup() -> None:
         processes, flags = LAYOUTS[name]
         with tempfile.TemporaryDirectory() as folder:
             print(
-                f"{name:12} first step done after {launch(processes, 1, flags, 1, Path(folder))[1]:.1f} s (goal {goal})"
+                f"{name:12} first step done after {launch(processes, 1, flags, 2, Path(folder))[1]:.1f} s (goal {goal})"
             )
 
 

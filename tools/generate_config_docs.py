@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Write docs/configuration.md anew: python tools/generate_config_docs.py"""
 

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Draws a pipeline schedule, in the terminal and as PNG or SVG, with its bubble and its peak live activations.
 

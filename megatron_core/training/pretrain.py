@@ -31,6 +31,7 @@ from megatron_core.training.report import Report
 from megatron_core.training.stages import describe_stages, stage_layers
 
 EXIT_OTHER, EXIT_BAD_INPUT = 1, 2
+_SPEAKER_FIRST_S = 10.0
 LOGGER = logging.getLogger("megatron_core")
 
 
@@ -52,6 +53,9 @@ def pretrain(argv: Sequence[str], started: float) -> int:
     except UserError as error:
         if local_rank == 0:
             sys.stderr.write(f"{error}\n")
+        else:
+            # A launcher ends a node's other ranks when one leaves: the one that speaks must not be among those.
+            time.sleep(_SPEAKER_FIRST_S)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         if local_rank == 0:
