@@ -14,12 +14,13 @@ from megatron_core.training.train_step import train_step
 from tests.e2e.proof import NO_DROPOUT, config_of, corpus, start_rank
 from tests.rank_pool import run_ranks
 
+STEPS = 16
 Rows = dict[int, list[int]]
 """Tokens by sample number."""
 
 
 def batches_of_a_run(rank: int, world_size: int, flags: str) -> list[Rows]:
-    """What this rank's stage was given in each of 10 steps."""
+    """What this rank's stage was given in each step."""
     run, state = start_rank(rank, world_size, flags)
     steps: list[Rows] = []
     give = run.source.step
@@ -31,7 +32,7 @@ def batches_of_a_run(rank: int, world_size: int, flags: str) -> list[Rows]:
         return microbatches
 
     run.source.step = recording  # type: ignore[method-assign]
-    for _ in range(10):
+    for _ in range(STEPS):
         state, _ = train_step(run, state, stop=False)
     if run.loader is not None:
         run.loader.close()
@@ -45,19 +46,20 @@ LAYOUTS = {
     "pp2": (2, "--pipeline-model-parallel-size 2"),
     "tp2": (2, "--tensor-model-parallel-size 2"),
     "tp2-dp2": (4, "--tensor-model-parallel-size 2"),
-    "twice-as-long": (1, "--train-iters 20"),
+    "twice-as-long": (1, "--train-iters 40"),
     "other-threads": (1, "--num-workers 3"),
 }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_samples_of_each_batch(layout: str, tmp_path: Path) -> None:
-    """DAT-07: equal sets of 10 batches of 4, over more than one epoch; tp and pp ranks see the same rows."""
-    flags = f"{corpus(tmp_path)} {NO_DROPOUT} --global-batch-size 4 --num-layers 2 --hidden-size 8"
+    """DAT-07: equal sets of 16 batches of 4, over more than one epoch; tp and pp ranks see the same rows."""
+    flags = f"{corpus(tmp_path)} {NO_DROPOUT} --global-batch-size 4 --num-layers 2 --hidden-size 8 --train-iters 20"
     dataset = open_data(config_of(flags, 1)).datasets.train
+    assert 4 * STEPS * 16 > IndexedFile(str(tmp_path / "documents")).num_tokens
     world_size, more = LAYOUTS[layout]
     ranks = run_ranks(batches_of_a_run, world_size, f"{flags} {more}")
-    for step in range(10):
+    for step in range(STEPS):
         expected = {n: dataset.sample(n).tokens[:-1].tolist() for n in range(4 * step, 4 * step + 4)}
         seen: Rows = {}
         for rank in ranks:

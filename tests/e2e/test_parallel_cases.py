@@ -35,7 +35,7 @@ from tests.rank_pool import run_ranks
 
 GPT2 = FAMILIES["gpt2"]
 TP2, PP2, SP = "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2", "--sequence-parallel"
-VOCABULARY_37 = f"--mock-data --vocab-size 37 {NO_DROPOUT} --micro-batch-size 4"
+VOCABULARY_37 = f"--mock-data --vocab-size 37 {NO_DROPOUT} --micro-batch-size 4 --num-layers 2"
 LAYOUTS = {"tp2": (2, TP2), "dp2": (2, ""), "tp2-dp2": (4, TP2), "pp2": (2, PP2), "pp2-dp2": (4, PP2)}
 
 
