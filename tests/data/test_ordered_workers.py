@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -23,22 +24,26 @@ def act(item: int) -> tuple[int, bytes]:
     return item, bytes(300_000)
 
 
+@pytest.fixture(autouse=True)
+def _no_worker_is_left() -> Iterator[None]:
+    before = set(multiprocessing.active_children())  # of other tests: the pool of ranks
+    yield
+    assert set(multiprocessing.active_children()) <= before
+
+
 def test_results_come_in_order_and_larger_than_a_pipe() -> None:
     assert [number for number, _ in map_in_order(act, range(40), 3)] == list(range(40))
     assert [number for number, _ in map_in_order(act, range(2), 3)] == [0, 1]
     assert list(map_in_order(act, [], 2)) == []
-    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize(("item", "message"), [(77, "seventy-seven"), (88, "fewer --workers"), (99, "fewer --workers")])
 def test_failures_end_the_work(item: int, message: str) -> None:
     with pytest.raises(DataError, match=message):
         list(map_in_order(act, [*range(9), item, *range(9)], 2))
-    assert not multiprocessing.active_children()
 
 
 def test_stopping_early_ends_the_workers() -> None:
     results = map_in_order(act, range(10**9), 2)
     assert next(results)[0] == 0
     results.close()  # type: ignore[attr-defined]
-    assert not multiprocessing.active_children()
