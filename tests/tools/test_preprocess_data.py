@@ -113,7 +113,7 @@ def test_every_format_gives_the_same_documents(tmp_path: Path) -> None:
     texts = ["one", "two\n\nwith a gap", "drei ü"]
     plain = write_jsonl(tmp_path / "a.jsonl", texts)
     data = plain.read_bytes()
-    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(data))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(data, mtime=0))
     (tmp_path / "c.jsonl.xz").write_bytes(lzma.compress(data))
     zstd = zstandard.ZstdCompressor()
     (tmp_path / "d.jsonl.zst").write_bytes(zstd.compress(data[:20]) + zstd.compress(data[20:]))
@@ -183,7 +183,7 @@ def test_null_tokenizer_and_wide_ids(tmp_path: Path) -> None:
         ("blank.jsonl", b'{"text": ""}\n', "1 empty documents"),
         ("list.jsonl", b"[1]\n", "list.jsonl:1: a JSON list, not an object"),
         ("null.jsonl", b'{"text": null}\n', "null.jsonl:1: no text under the key 'text'"),
-        ("cut.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 99)[:-9], "cut.jsonl.gz: cannot read"),
+        ("cut.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 99, mtime=0)[:-9], "cut.jsonl.gz: cannot read"),
         ("cut.jsonl.xz", lzma.compress(b'{"text": "a"}\n' * 99)[:-9], "cut.jsonl.xz: cannot read"),
         ("cut.jsonl.zst", zstandard.compress(os.urandom(999))[:-9], "cut.jsonl.zst: cannot read"),
         ("no.jsonl.zst", b"plain text", "no.jsonl.zst: cannot read"),
