@@ -40,6 +40,6 @@ def test_one_that_fails_fails_the_run_and_stops_nothing(checkout, program):
 
 def test_slow_proofs_run_when_asked_for_and_other_words_go_to_pytest(checkout):
     checkout.run("scripts/test.sh", "tests/optim", "-k", "clip")
-    assert checkout.calls()[-1] == "python -m pytest -p tests.folder_seconds tests/optim -k clip"
+    assert checkout.calls()[-1] == "python -m pytest -n 2 --dist loadfile -p tests.folder_seconds tests/optim -k clip"
     checkout.run("scripts/test.sh", "--all", "-x")
-    assert checkout.calls()[-1] == "python -m pytest -p tests.folder_seconds -m  -x"
+    assert checkout.calls()[-1] == "python -m pytest -n 2 --dist loadfile -p tests.folder_seconds -m  -x"
