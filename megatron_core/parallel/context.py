@@ -34,8 +34,8 @@ class Group:
 class ParallelContext:
     """The mesh, this rank's place on it, its device and its own groups.
 
-    Groups: tp, dp, pp along the axes; world; `ends` = first and last stage of this pipeline (they share a tied
-    embedding); `kv` = the tensor-parallel ranks that hold the same key/value heads.
+    Groups: tp, dp, pp along the axes; world; `tied` = the dp ranks of the first and of the last stage, who share a tied
+    embedding; `kv` = the tensor-parallel ranks that hold the same key/value heads.
     """
 
     grid: RankGrid

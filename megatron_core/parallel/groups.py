@@ -29,7 +29,7 @@ def group_members(grid: RankGrid, rank: int, kv_replicas: int = 1) -> Iterator[t
     pipeline = grid.members(rank, "pp")
     yield "pp", pipeline
     if rank in (pipeline[0], pipeline[-1]):
-        yield "ends", tuple(dict.fromkeys((pipeline[0], pipeline[-1])))
+        yield "tied", tuple(sorted({*grid.members(pipeline[0], "dp"), *grid.members(pipeline[-1], "dp")}))
     yield "world", tuple(range(grid.world_size))
 
 

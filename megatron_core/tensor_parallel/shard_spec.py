@@ -33,7 +33,7 @@ class ShardSpec:
     partial: str | None = None
     """Name of the group over which each rank's gradient is only a part of the sum; None: it is complete."""
     tied: bool = False
-    """Held by the first and the last stage, whose gradients must be added (group `ends`)."""
+    """Held by the first and the last stage, whose gradients must be added (group `tied`)."""
     decayed: bool = True
     """Whether weight decay applies: not to norms and biases."""
     gradients: int = 1

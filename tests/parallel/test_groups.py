@@ -44,18 +44,19 @@ def test_2240_ranks_start_with_three_groups_each() -> None:
 
 def test_names_and_members_in_order() -> None:
     members = dict(group_members(RankGrid(tp=4, dp=2, pp=2), rank=6, kv_replicas=2))
-    assert list(members) == ["tp", "kv", "dp", "pp", "ends", "world"]
+    assert list(members) == ["tp", "kv", "dp", "pp", "tied", "world"]
     assert members["tp"] == (4, 5, 6, 7) and members["kv"] == (6, 7)
-    assert members["dp"] == (2, 6) and members["pp"] == (6, 14) == members["ends"]
+    assert members["dp"] == (2, 6) and members["pp"] == (6, 14)
+    assert members["tied"] == (2, 6, 10, 14)
 
 
-def test_middle_stages_have_no_ends_group() -> None:
+def test_middle_stages_share_no_tied_table() -> None:
     names = [[name for name, _ in group_members(RankGrid(pp=3), rank)] for rank in range(3)]
-    assert ["ends" in found for found in names] == [True, False, True]
+    assert ["tied" in found for found in names] == [True, False, True]
 
 
-def test_both_ends_on_one_stage_are_one_member() -> None:
-    assert dict(group_members(RankGrid(tp=2), 1))["ends"] == (1,)
+def test_on_one_stage_a_tied_table_is_shared_by_dp_alone() -> None:
+    assert dict(group_members(RankGrid(tp=2, dp=2), 1))["tied"] == (1, 3)
 
 
 def test_a_world_of_one_needs_no_process_group() -> None:
