@@ -122,17 +122,19 @@ class _Row(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (x,) = ctx.saved_tensors
-        whole = all_gather(grad, ctx.group) if ctx.sequence_parallel else grad
-        grad_x = input_gradient(whole, _matrix(ctx.weight, x.shape[-1])) if ctx.needs_input_grad[0] else None
+        weight, group = ctx.weight, ctx.group
+        whole = all_gather(grad, group) if ctx.sequence_parallel else grad
+        grad_x = input_gradient(whole, _matrix(weight, x.shape[-1])) if ctx.needs_input_grad[0] else None
+        grad_bias = None if ctx.bias is None else _flat_sum(whole)
+        gather_again = ctx.sequence_parallel and ctx.queue.deferring
+        # Kept until a W action, the gathered gradient would cost tp times the memory: the closure holds this rank's
+        # part alone, and gathers again.
+        held = grad if gather_again else whole
 
         def weight_gradients() -> list[torch.Tensor | None]:
-            # Kept until a W action, the gathered gradient would cost tp times the memory: it is gathered again.
-            again = all_gather(grad, ctx.group) if ctx.sequence_parallel and deferring else whole
-            return [accumulate(ctx.weight, again, x)]
+            return [accumulate(weight, all_gather(held, group) if gather_again else held, x)]
 
-        deferring = ctx.queue.deferring
         (grad_weight,) = ctx.queue.run(weight_gradients, 1)
-        grad_bias = None if ctx.bias is None else _flat_sum(whole)
         return grad_x, grad_weight, grad_bias, None, None, None
 
 

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Column- and row-parallel linears against torch's linear in float64: outputs, input and weight gradients, biases."""
 
+import weakref
 from collections.abc import Sequence
+from unittest.mock import patch
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from megatron_core.parallel.collectives import all_gather
-from megatron_core.parallel.context import ParallelContext, single_process_context
+from megatron_core.parallel.context import Group, ParallelContext, single_process_context
+from megatron_core.tensor_parallel import linear
 from megatron_core.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
 from megatron_core.tensor_parallel.shard_spec import SpecParameter, cut_spec, make_parameter, replicated_spec
 from megatron_core.tensor_parallel.weight_gradient import WeightGradientQueue, WeightGradients
@@ -116,6 +119,28 @@ def _check_row(ctx: ParallelContext, sequence_parallel: bool, deferred: bool) ->
 def test_linears_equal_one_process(ctx: ParallelContext, sequence_parallel: bool, deferred: bool) -> None:
     _check_column(ctx, sequence_parallel, deferred)
     _check_row(ctx, sequence_parallel, deferred)
+
+
+@ranks(2, tp=2)
+def test_no_gathered_tensor_waits_for_a_w_action(ctx: ParallelContext) -> None:
+    """Between I and W a linear keeps its own part of the sequence: that is why it gathers twice."""
+    gathered_tensors: list[weakref.ref[torch.Tensor]] = []
+
+    def recorded(tensor: torch.Tensor, group: Group) -> torch.Tensor:
+        whole = all_gather(tensor, group)
+        gathered_tensors.append(weakref.ref(whole))
+        return whole
+
+    queue = WeightGradientQueue()
+    weight = _cut(ctx, "w", randn(6, K, seed=1), 1)
+    weight.main_grad = torch.zeros_like(weight)
+    x = randn(S, B, K // 2).requires_grad_()
+    with patch.object(linear, "all_gather", recorded):
+        y = RowParallelLinear(weight, None, ctx.tp, True, queue)(x)
+        pending = _input_backward([y], [torch.ones_like(y)], queue)
+        assert [reference() for reference in gathered_tensors] == [None]
+        _run_w_actions(pending)
+    assert len(gathered_tensors) == 2 and weight.main_grad.any()
 
 
 def test_linears_alone() -> None:
