@@ -7,6 +7,7 @@ number). A rank draws the blocks that its slice touches, then slices and casts. 
 """
 
 import math
+from collections.abc import Iterator
 
 import torch
 
@@ -16,33 +17,33 @@ from megatron_core.tensor_parallel.shard_spec import ShardSpec
 _BLOCK_ROWS = 256
 
 
-def _draw_rows(seed: int, name: str, first: int, last: int, total: int, columns: int, std: float) -> torch.Tensor:
-    """Rows [first, last) of the `total` x `columns` matrix that (seed, name) stands for."""
-    blocks = []
-    for block in range(first // _BLOCK_ROWS, -(-last // _BLOCK_ROWS)):
-        start = block * _BLOCK_ROWS
-        rows = min(_BLOCK_ROWS, total - start)
-        drawn = torch.randn(rows, columns, generator=keyed_generator(seed, "init", name, block)).mul_(std)
-        blocks.append(drawn[max(first - start, 0) : max(min(last - start, rows), 0)])
-    return torch.cat(blocks) if blocks else torch.empty(0, columns)
+def _draw_slice(spec: ShardSpec, std: float, seed: int) -> Iterator[torch.Tensor]:
+    """The slice as a matrix [rows, last dim], block by block: each is drawn once, and cut before the next one is."""
+    total = math.prod(spec.shape[:-1])
+    for block, first in enumerate(range(0, total, _BLOCK_ROWS)):
+        length = min(_BLOCK_ROWS, total - first)
+        held = _held_rows(spec, first, length)
+        if not held.any():
+            continue
+        drawn = torch.randn(length, spec.shape[-1], generator=keyed_generator(seed, "init", spec.name, block))
+        if spec.dim == len(spec.shape) - 1:
+            drawn = drawn[:, spec.start : spec.stop].clone()  # a view would keep the whole block
+        yield (drawn if held.all() else drawn[held]).mul_(std)
+
+
+def _held_rows(spec: ShardSpec, first: int, length: int) -> torch.Tensor:
+    """Which of `length` rows of the tensor as a matrix, from row `first` on, belong to the slice: [length] bool."""
+    if spec.dim is None or spec.dim == len(spec.shape) - 1:
+        return torch.ones(length, dtype=torch.bool)
+    rows_an_index = math.prod(spec.shape[spec.dim + 1 : -1])
+    index = torch.arange(first, first + length) // rows_an_index % spec.shape[spec.dim]
+    return (index >= spec.start) & (index < spec.stop)
 
 
 def normal(spec: ShardSpec, std: float, seed: int, *, dtype: torch.dtype, rows: int | None = None) -> torch.Tensor:
     """This rank's slice of a N(0, std) tensor; `rows` > the slice's first dim appends zero (padding) rows."""
-    columns = spec.shape[-1]
-    total = math.prod(spec.shape[:-1])
-    if spec.dim is None or spec.dim == len(spec.shape) - 1:
-        whole = _draw_rows(seed, spec.name, 0, total, total, columns, std).view(spec.shape)
-        local = spec.take(whole)
-    else:
-        inner = math.prod(spec.shape[spec.dim + 1 : -1])
-        outer_rows = spec.shape[spec.dim] * inner
-        pieces = [
-            _draw_rows(seed, spec.name, base + spec.start * inner, base + spec.stop * inner, total, columns, std)
-            for base in range(0, total, outer_rows)
-        ]
-        local = torch.cat(pieces).view(spec.local_shape)
-    local = local.to(dtype)
+    pieces = [piece.to(dtype) for piece in _draw_slice(spec, std, seed)]
+    local = torch.cat(pieces).view(spec.local_shape) if pieces else torch.empty(spec.local_shape, dtype=dtype)
     if rows is not None and rows > local.shape[0]:
         local = torch.cat([local, local.new_zeros(rows - local.shape[0], *local.shape[1:])])
     return local.contiguous()

@@ -33,6 +33,17 @@ def test_uneven_slices_and_padding_rows() -> None:
     assert not _draw((37, 8), 0, 37, 37, rows=10).any()
 
 
+def test_each_block_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However scattered the slice's rows are: attention's output weight has a few in every block."""
+    drawn: list[int] = []
+    randn = torch.randn
+    monkeypatch.setattr(torch, "randn", lambda *shape, **options: drawn.append(shape[0]) or randn(*shape, **options))
+    for shape, dim in (((64, 16, 8), 1), ((1024, 8), 1)):
+        drawn.clear()
+        _draw(shape, dim, 0, shape[dim] // 2)
+        assert drawn == [256] * 4
+
+
 def test_standard_deviation_and_mean() -> None:
     drawn = _draw((1024, 256), std=0.02)
     assert drawn.std().item() == pytest.approx(0.02, rel=0.01)
