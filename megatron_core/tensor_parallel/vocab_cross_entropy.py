@@ -3,7 +3,7 @@
 
 Only three numbers a token cross ranks: the largest logit, the sum of exponentials and the target's logit. The logits
 themselves are overwritten block by block, first by exponentials and in the backward by their gradient, so that one
-buffer of [tokens, v/tp] is all the memory this takes. Padding columns get exactly zero in both.
+buffer of [tokens, v/tp] and a block in fp32 are all the memory this takes. Padding columns get exactly zero in both.
 """
 
 from collections.abc import Iterator
@@ -16,12 +16,15 @@ from megatron_core.parallel.collectives import MAX, all_reduce
 from megatron_core.parallel.context import Group
 from megatron_core.tensor_parallel.vocab import VocabSlice
 
-_BLOCK_BYTES = 1 << 20  # a block of rows this large stays in a core's cache over the passes made on it
+_CPU_BLOCK_BYTES = 1 << 20  # a block of rows this large stays in a core's cache over the passes made on it
+_GPU_BLOCK_BYTES = 1 << 28  # fills a GPU, and bounds what 16-bit logits cost in fp32
 
 
 def _blocks(logits: torch.Tensor) -> Iterator[slice]:
-    rows = logits.shape[0]
-    step = max(1, _BLOCK_BYTES // max(1, logits.shape[1] * 4)) if logits.device.type == "cpu" else max(rows, 1)
+    """Runs of rows that are worked on at once, by their size in fp32."""
+    rows, columns = logits.shape
+    block_bytes = _CPU_BLOCK_BYTES if logits.device.type == "cpu" else _GPU_BLOCK_BYTES
+    step = max(1, block_bytes // max(1, columns * 4))
     return (slice(first, min(first + step, rows)) for first in range(0, rows, step))
 
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from megatron_core.parallel.context import Group, ParallelContext
 from megatron_core.tensor_parallel.vocab import vocab_slice
-from megatron_core.tensor_parallel.vocab_cross_entropy import vocab_parallel_cross_entropy
+from megatron_core.tensor_parallel.vocab_cross_entropy import _blocks, vocab_parallel_cross_entropy
 from tests.rank_pool import ranks
 from tests.small_model import ALONE, randn, small
 
@@ -121,3 +121,13 @@ def test_the_gradient_takes_the_memory_of_the_logits() -> None:
     logits.register_hook(lambda grad: seen.append(grad.data_ptr()))
     losses.sum().backward()
     assert seen == [pointer]
+
+
+@pytest.mark.parametrize(("device", "limit"), [("cpu", 1 << 20), ("meta", 1 << 28)])
+def test_blocks_bound_what_is_held_in_fp32(device: str, limit: int) -> None:
+    """On an accelerator too: 16-bit logits of long batches would else be copied whole."""
+    logits = torch.empty(100_000, 50_304, device="meta") if device == "meta" else torch.empty(1000, 1000)
+    blocks = list(_blocks(logits))
+    assert [block.start for block in blocks[1:]] == [block.stop for block in blocks[:-1]]
+    assert (blocks[0].start, blocks[-1].stop) == (0, len(logits))
+    assert max(block.stop - block.start for block in blocks) * logits.shape[1] * 4 <= limit
