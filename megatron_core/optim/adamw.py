@@ -43,14 +43,14 @@ def adamw_update(
     if grad.dtype == torch.float64 or grad_factor == 0.0:
         grad.mul_(grad_factor)  # the fused kernel divides by its scale, which it reads as fp32
     elif grad_factor != 1.0:
-        grad_scale = torch.tensor(1.0 / grad_factor, dtype=torch.float32, device=grad.device)
+        grad_scale = _scalar(1.0 / grad_factor, grad.device)
     adamw(
         [weights],
         [grad],
         [moments.m],
         [moments.v],
         [],
-        [torch.tensor(float(applied_steps), dtype=torch.float32, device=grad.device)],
+        [_scalar(float(applied_steps), grad.device)],
         fused=True,
         grad_scale=grad_scale,
         amsgrad=False,
@@ -61,3 +61,8 @@ def adamw_update(
         eps=hyper.eps,
         maximize=False,
     )
+
+
+def _scalar(value: float, device: torch.device) -> torch.Tensor:
+    """An fp32 number made on the device: copying one from the host would wait for the stream, once a bucket."""
+    return torch.full((), value, dtype=torch.float32, device=device)
