@@ -29,11 +29,13 @@ class Ending:
 
     state: RunState
     reason: str
+    validated: bool
+    """Whether the last step was followed by a validation."""
 
 
 def train(run: Run, state: RunState, report: Report, profile: ProfileWindow, started: float) -> Ending:
     """Train from `state` to the end of the run or until a limit. `started`: time.monotonic() at the process's start."""
-    training, datasets = run.config.training, run.data.datasets
+    training = run.config.training
     yardstick = _yardstick(run)
     if training.manual_gc:
         gc.disable()
@@ -50,7 +52,7 @@ def train(run: Run, state: RunState, report: Report, profile: ProfileWindow, sta
         profile.after_step(state.step)
         if training.eval_interval and state.step % training.eval_interval == 0:
             validated_at = state.step
-            _validate(run, state, report, datasets.validation)
+            _validate(run, state, report, run.data.datasets.validation)
         if training.manual_gc and training.manual_gc_interval and state.step % training.manual_gc_interval == 0:
             gc.collect()
         if outcome.stop:
@@ -59,11 +61,16 @@ def train(run: Run, state: RunState, report: Report, profile: ProfileWindow, sta
         if training.exit_interval and state.step % training.exit_interval == 0:
             reason = f"exit_interval {training.exit_interval}"
             break
-    if validated_at != state.step:
-        _validate(run, state, report, datasets.validation)
+    return Ending(state, reason, validated_at == state.step)
+
+
+def validate_at_end(run: Run, ending: Ending, report: Report) -> None:
+    """The last validation, where the last step did not have one, and the test set."""
+    datasets = run.data.datasets
+    if not ending.validated:
+        _validate(run, ending.state, report, datasets.validation)
     if datasets.test is not None:
-        _validate(run, state, report, {"test": datasets.test})
-    return Ending(state, reason)
+        _validate(run, ending.state, report, {"test": datasets.test})
 
 
 def _validate(run: Run, state: RunState, report: Report, sets: Mapping[str, ValidationData]) -> None:

@@ -25,9 +25,10 @@ from megatron_core.training.batch_schedule import batch_schedule, run_length
 from megatron_core.training.build import Run, RunData, build_run, initial_state, open_data
 from megatron_core.training.console import set_up_console
 from megatron_core.training.launch import Launch, choose_device, detect, process_group
-from megatron_core.training.loop import Ending, train
+from megatron_core.training.loop import Ending, train, validate_at_end
 from megatron_core.training.profile import ProfileWindow
 from megatron_core.training.report import Report
+from megatron_core.training.save_directory import check_save_directory
 from megatron_core.training.stages import describe_stages, stage_layers
 
 EXIT_OTHER, EXIT_BAD_INPUT = 1, 2
@@ -36,7 +37,10 @@ LOGGER = logging.getLogger("megatron_core")
 
 
 def pretrain(argv: Sequence[str], started: float) -> int:
-    """Run one rank; the process's exit code. User errors are one message, from one rank of each node.
+    """Run one rank; the process's exit code.
+
+    User errors are one message from one rank of each node, as long as all ranks meet the same ones: before the process
+    group exists. Later a rank may be alone with its error and signs it.
 
     `started`: time.monotonic() when the process began, before its imports.
     """
@@ -49,7 +53,7 @@ def pretrain(argv: Sequence[str], started: float) -> int:
             if local_rank == 0:
                 sys.stdout.write(dump_yaml(parsed.config))
             return 0
-        _run_rank(parsed, launch, started)
+        return _run_rank(parsed, launch, started)
     except UserError as error:
         if local_rank == 0:
             sys.stderr.write(f"{error}\n")
@@ -61,7 +65,6 @@ def pretrain(argv: Sequence[str], started: float) -> int:
         if local_rank == 0:
             sys.stderr.write("interrupted: the run ends where it stands\n")
         return EXIT_OTHER
-    return 0
 
 
 def grid_of(config: RunConfig, world_size: int) -> RankGrid:
@@ -81,25 +84,44 @@ def kv_replicas(config: RunConfig) -> int:
     return max(config.parallel.tensor_model_parallel_size // config.model.query_groups, 1)
 
 
-def _run_rank(parsed: Parsed, launch: Launch, started: float) -> None:
+def _run_rank(parsed: Parsed, launch: Launch, started: float) -> int:
     config = parsed.config
     set_up_console(launch.rank)
     for note in parsed.notes:
         LOGGER.info(note)
     grid = grid_of(config, launch.world_size)
+    check_save_directory(config.checkpoint.save)
     device = choose_device(launch, config.parallel)
     data = open_data(config)
     profile = ProfileWindow(config.training, config.checkpoint.save, launch.rank, cuda=device.type == "cuda")
     timeout = config.parallel.distributed_timeout_minutes
     with process_group(launch, device, timeout):
         ctx = create_context(grid, launch.rank, device, kv_replicas=kv_replicas(config), timeout_minutes=timeout)
-        report = _open_report(config, ctx)
         try:
-            ending = _train(config, ctx, data, report, profile, started)
-        finally:
-            profile.close()
-            report.close()
-        _write_exit(config, ctx, ending)
+            _train_and_report(config, ctx, data, profile, started)
+        except UserError as error:
+            # Said here and not by the caller: leaving the process group may have to wait for the other ranks.
+            sys.stderr.write(f"{f'[rank {ctx.rank}] ' if launch.world_size > 1 else ''}{error}\n")
+            return EXIT_BAD_INPUT
+    return 0
+
+
+def _train_and_report(
+    config: RunConfig, ctx: ParallelContext, data: RunData, profile: ProfileWindow, started: float
+) -> None:
+    exit_file = None
+    if ctx.rank == 0 and config.checkpoint.save is not None:
+        exit_file = Path(config.checkpoint.save) / "exit.json"
+        exit_file.unlink(missing_ok=True)  # that of an earlier run would speak for this one, should this one die
+    report = _open_report(config, ctx)
+    try:
+        ending = _train(config, ctx, data, report, profile, started)
+    finally:
+        profile.close()
+        report.close()
+    LOGGER.info("stopped after step %d: %s", ending.state.step, ending.reason)
+    if exit_file is not None:
+        exit_file.write_text(json.dumps({"code": 0, "reason": ending.reason, "step": ending.state.step}) + "\n")
 
 
 def _open_report(config: RunConfig, ctx: ParallelContext) -> Report:
@@ -121,15 +143,23 @@ def _train(
     try:
         _describe(run, time.monotonic() - started)
         ending = train(run, state, report, profile, started)
+        # The weights first: a job that is out of time may be killed while it validates.
+        _save(run, ending)
+        validate_at_end(run, ending, report)
     finally:
         if run.loader is not None:
             run.loader.close()
-    if config.checkpoint.save is not None:
-        parameters = (parameter for bucket in run.reducer.buckets for parameter in bucket.parameters)
-        path = save_final_weights(parameters, ctx, config.checkpoint.save, ending.state.step)
-        if path is not None:
-            LOGGER.info("weights of step %d in %s", ending.state.step, path)
     return ending
+
+
+def _save(run: Run, ending: Ending) -> None:
+    save = run.config.checkpoint.save
+    if save is None:
+        return
+    parameters = (parameter for bucket in run.reducer.buckets for parameter in bucket.parameters)
+    path = save_final_weights(parameters, run.ctx, save, ending.state.step)
+    if path is not None:
+        LOGGER.info("weights of step %d in %s", ending.state.step, path)
 
 
 def _describe(run: Run, seconds: float) -> None:
@@ -164,10 +194,3 @@ def _count_parameters(run: Run) -> int:
     own = sum(math.prod(p.spec.local_shape) for b in run.reducer.buckets for p in b.parameters if p.spec.counted)
     count = torch.tensor([own if run.ctx.dp.coordinate == 0 else 0], dtype=torch.int64, device=run.ctx.device)
     return int(all_reduce(count, run.ctx.world))
-
-
-def _write_exit(config: RunConfig, ctx: ParallelContext, ending: Ending) -> None:
-    LOGGER.info("stopped after step %d: %s", ending.state.step, ending.reason)
-    if ctx.rank == 0 and config.checkpoint.save is not None:
-        record = {"code": 0, "reason": ending.reason, "step": ending.state.step}
-        (Path(config.checkpoint.save) / "exit.json").write_text(json.dumps(record) + "\n")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from megatron_core.training.loop import train
+from megatron_core.training.loop import train, validate_at_end
 from megatron_core.training.metrics import read_metrics
 from megatron_core.training.pretrain import _open_report
 from megatron_core.training.profile import ProfileWindow
@@ -33,7 +33,7 @@ def run_with_log(rank: int, world_size: int, flags: str) -> None:
     run, state = start_rank(rank, world_size, flags)
     report = _open_report(run.config, run.ctx)
     profile = ProfileWindow(run.config.training, run.config.checkpoint.save, rank, cuda=False)
-    train(run, state, report, profile, time.monotonic())
+    validate_at_end(run, train(run, state, report, profile, time.monotonic()), report)
     report.close()
 
 

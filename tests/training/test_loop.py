@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from megatron_core.training.loop import Ending, train
+from megatron_core.training.loop import Ending, train, validate_at_end
 from megatron_core.training.metrics import read_metrics
 from megatron_core.training.pretrain import _open_report
 from megatron_core.training.profile import ProfileWindow
@@ -21,6 +21,7 @@ def loop(folder: Path, flags: str, started: float | None = None) -> tuple[Ending
     report = _open_report(run.config, run.ctx)
     profile = ProfileWindow(run.config.training, str(folder), 0, cuda=False)
     ending = train(run, state, report, profile, time.monotonic() if started is None else started)
+    validate_at_end(run, ending, report)
     report.close()
     return ending, read_metrics(folder / "metrics.jsonl")
 
