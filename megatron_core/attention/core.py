@@ -18,9 +18,23 @@ def document_mask(document_ids: torch.Tensor) -> torch.Tensor:
     return same.tril().unsqueeze(1)
 
 
+def flash_can_run(dtype: torch.dtype, masked: bool, capability: tuple[int, int]) -> bool:
+    """Whether SDPA can take its flash kernel on a GPU of this compute capability.
+
+    The next kernel in line knows no query groups; asked for them, SDPA would form the whole [b, a, s, s] of scores.
+    """
+    return dtype in (torch.float16, torch.bfloat16) and not masked and capability >= (8, 0)
+
+
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
     """Attention without dropout. q [b, a, s, d]; k, v [b, g, s, d]; mask [b, 1, s, s] (None: causal); [b, a, s, d]."""
     grouped = q.shape[1] != k.shape[1]
+    if grouped and q.is_cuda:
+        capability = torch.cuda.get_device_capability(q.device)
+        if not flash_can_run(q.dtype, mask is not None, capability):
+            heads_per_group = q.shape[1] // k.shape[1]
+            k, v = k.repeat_interleave(heads_per_group, 1), v.repeat_interleave(heads_per_group, 1)
+            grouped = False
     # SDPA's CPU kernel on 16-bit inputs runs its products in the same emulation as a GEMM.
     dtype = q.dtype
     if widened(q):

@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from megatron_core.attention.core import attend, attend_with_dropout, document_mask
+from megatron_core.attention.core import attend, attend_with_dropout, document_mask, flash_can_run
 from tests.small_model import randn
 
 B, A, G, S, D = 2, 4, 2, 8, 16
@@ -82,3 +82,19 @@ def test_16bit_inputs_give_16bit_outputs(dtype: torch.dtype) -> None:
     got = attend(q.to(dtype), k.to(dtype), v.to(dtype), None, SCALE)
     assert got.dtype == dtype
     torch.testing.assert_close(got.double(), expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "masked", "capability", "runs"),
+    [
+        (torch.bfloat16, False, (9, 0), True),
+        (torch.float16, False, (8, 0), True),
+        (torch.float16, False, (7, 0), False),  # V100
+        (torch.bfloat16, True, (9, 0), False),
+        (torch.float32, False, (9, 0), False),
+    ],
+)
+def test_where_query_groups_need_no_copies(
+    dtype: torch.dtype, masked: bool, capability: tuple[int, int], runs: bool
+) -> None:
+    assert flash_can_run(dtype, masked, capability) == runs
