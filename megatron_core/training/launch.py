@@ -89,6 +89,9 @@ def first_host(nodelist: str) -> str:
 
 def choose_device(launch: Launch, config: ParallelConfig) -> torch.device:
     """This rank's device, made current. Raises ConfigError for a backend or GPU that this torch cannot serve."""
+    # One hardware queue keeps kernels in launch order, so that a collective started before a GEMM runs beside it. It is
+    # read when CUDA starts, which any question to it can do.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     if config.distributed_backend == "gloo" or not torch.cuda.is_available():
         if config.distributed_backend == "nccl":
             raise ConfigError("--distributed-backend nccl needs CUDA, which this torch does not see: use gloo.")
@@ -108,9 +111,6 @@ def choose_device(launch: Launch, config: ParallelConfig) -> torch.device:
             f"{torch.cuda.get_device_name(device)} is sm_{major}{minor}, but this torch was built for "
             f"{', '.join(built_for)}: install a build that has it (V100: the cu126 index)."
         )
-    # One hardware queue keeps kernels in launch order, so that a collective started before a GEMM runs beside it. It is
-    # read when CUDA starts on this device, below.
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     torch.cuda.set_device(device)
     return device
 
