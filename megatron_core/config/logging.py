@@ -17,7 +17,7 @@ class LoggingConfig:
     log_throughput: bool = False
     """Show TFLOP/s per device on the console (metrics.jsonl always has it)."""
     timing_log_level: int = 0
-    """0: step time; 1: phases of the step; 2: also each pipeline action's kind."""
+    """0: step time; 1: phases of the step; 2: the same as 1 (Megatron scripts ask for it)."""
     device_peak_tflops: float | None = None
     """Peak of one device for mfu. Unset: known GPUs by name, else mfu is left out."""
     tensorboard_dir: str | None = None

@@ -32,7 +32,7 @@ class TrainingConfig:
     exit_interval: int | None = None
     """Stop after a step that this divides."""
     exit_duration_in_mins: float | None = None
-    """Stop after the first step that ends later than this."""
+    """Stop after the first step that begins later than this, counted from the start of the process."""
     check_for_nan_in_loss_and_grad: bool = True
     """End the run at a loss or gradient norm that is not finite (fp16 overflows excepted: those steps are skipped)."""
     manual_gc: bool = False
