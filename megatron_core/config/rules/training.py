@@ -62,6 +62,15 @@ def _length(config: RunConfig, world: int) -> Iterator[str]:
         yield f"--train-iters {iters} and --train-samples {samples} exclude each other: choose one"
 
 
+def _first_step(config: RunConfig, world: int) -> Iterator[str]:
+    training = config.training
+    first = training.global_batch_size or training.micro_batch_size * config.data_parallel_size(world)
+    if training.rampup_batch_size is not None:
+        first = training.rampup_batch_size[0]
+    if training.step_batch_size_schedule is None and 0 < (training.train_samples or 0) < first:
+        yield f"--train-samples {training.train_samples} is less than the first batch, {first}: no step would be taken"
+
+
 def _profile(config: RunConfig, world: int) -> Iterator[str]:
     training = config.training
     if not training.profile:
@@ -88,5 +97,10 @@ RULES = (
         "context_parallel_size",
     ),
     Rule(_length, "train_iters train_samples"),
+    Rule(
+        _first_step,
+        "train_iters train_samples micro_batch_size global_batch_size rampup_batch_size tensor_model_parallel_size "
+        "pipeline_model_parallel_size context_parallel_size",
+    ),
     Rule(_profile, "profile_step_start profile_step_end profile_ranks"),
 )
