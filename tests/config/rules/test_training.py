@@ -13,7 +13,7 @@ import pytest
         ({"global_batch_size": 16, "rampup_batch_size": (8, 12, 9)}, "cannot grow from 8 to --global-batch-size 16 by"),
         ({"train_iters": None}, "--train-iters or --train-samples is required"),
         ({"train_samples": 5}, "--train-iters 100 and --train-samples 5 exclude each other: choose one"),
-        ({"train_iters": None, "train_samples": 3}, "--train-samples 3 is less than the first batch, 4: no step would be"),
+        ({"train_iters": None, "train_samples": 3}, "--train-samples 3 is less than the first batch, 4: no step"),
         ({"profile": True, "profile_step_start": 12}, "--profile-step-end 12 must be after --profile-step-start 12"),
         ({"profile": True, "profile_ranks": (1, 2)}, "--profile-ranks 2: the world has 2 ranks, 0 to 1"),
     ],
