@@ -64,9 +64,9 @@ class PipelineRuntime:
         dtype: torch.dtype,
     ) -> None:
         """`message_shape`: of what crosses stages, [s, b, h] or with sequence parallelism [s/tp, b, h]."""
-        self._chunks, self._ctx, self._queue = chunks, ctx, queue
-        self._message_shape, self._dtype = message_shape, dtype
-        self._last_chunk = len(chunks) - 1
+        self.chunks, self.ctx, self.queue = chunks, ctx, queue
+        self.message_shape, self.dtype = message_shape, dtype
+        self.last_chunk = len(chunks) - 1
 
     def run(
         self, program: Sequence[Action | Exchange], microbatches: Sequence[Microbatch], loss_weight: float
@@ -89,11 +89,11 @@ class _Run:
         loss_weight: float,
     ) -> None:
         self._runtime, self._microbatches, self._loss_weight = runtime, microbatches, loss_weight
-        self._mailbox = Mailbox(runtime._ctx, runtime._message_shape, runtime._dtype)
+        self._mailbox = Mailbox(runtime.ctx, runtime.message_shape, runtime.dtype)
         self._inputs: dict[Key, torch.Tensor] = {}
         self._starts: dict[Key, tuple[torch.Tensor, _Slot]] = {}
         self._weight_gradients: dict[Key, list[WeightGradients]] = {}
-        device = runtime._ctx.device
+        device = runtime.ctx.device
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._token_count = torch.zeros((), dtype=torch.float64, device=device)
         for item in program:
@@ -114,7 +114,7 @@ class _Run:
             case Kind.B:
                 self._backward(key)
             case Kind.I:
-                with self._runtime._queue.deferred() as pending:
+                with self._runtime.queue.deferred() as pending:
                     self._backward(key)
                 self._weight_gradients[key] = pending
             case Kind.W:
@@ -123,10 +123,10 @@ class _Run:
                         closure()
 
     def _is_first(self, chunk: int) -> bool:
-        return chunk == 0 and self._runtime._ctx.is_first_stage
+        return chunk == 0 and self._runtime.ctx.is_first_stage
 
     def _is_last(self, chunk: int) -> bool:
-        return chunk == self._runtime._last_chunk and self._runtime._ctx.is_last_stage
+        return chunk == self._runtime.last_chunk and self._runtime.ctx.is_last_stage
 
     def _forward(self, key: Key) -> None:
         microbatch, chunk = key
@@ -136,7 +136,7 @@ class _Run:
             hidden = self._mailbox.take("activation", key)
             if torch.is_grad_enabled():
                 self._inputs[key] = hidden.requires_grad_()
-        output = self._runtime._chunks[chunk](hidden, batch)
+        output = self._runtime.chunks[chunk](hidden, batch)
         slot = _Slot()
         if self._is_last(chunk):
             assert batch.loss_mask is not None, "the last stage needs a loss mask"

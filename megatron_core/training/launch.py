@@ -129,7 +129,6 @@ def process_group(launch: Launch, device: torch.device, timeout_minutes: float) 
         world_size=launch.world_size,
         timeout=datetime.timedelta(minutes=timeout_minutes),
     )
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+    yield
+    # Not on an error: NCCL would wait for peers that may be stuck in a collective this rank never joined.
+    dist.destroy_process_group()

@@ -68,7 +68,7 @@ def train_step(run: Run, state: RunState, *, stop: bool) -> tuple[RunState, Step
                 grad_factor=per_token * clip_factor(norm, config.optim.clip_grad),
             )
     outcome = StepOutcome(
-        loss=sums.loss / sums.tokens if sums.tokens else 0.0,
+        loss=sums.loss / sums.tokens if sums.tokens else math.nan,
         grad_norm=norm,
         lr=lr,
         loss_scale=scale,

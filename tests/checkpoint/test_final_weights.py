@@ -7,6 +7,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from megatron_core.checkpoint.final_weights import FILE_NAME, save_final_weights
+from megatron_core.errors import CheckpointError
 from tests.e2e.proof import FAMILIES, start_rank, whole_weights
 from tests.rank_pool import run_ranks
 
@@ -35,3 +36,16 @@ def test_an_older_file_is_replaced(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"old")
     save(0, 1, FAMILIES["gpt2"], str(tmp_path))
     assert load_file(tmp_path / FILE_NAME)["final_norm.weight"].shape == (32,)
+
+
+def save_refused(rank: int, world_size: int, flags: str, folder: str) -> str:
+    with pytest.raises(CheckpointError) as error:
+        save(rank, world_size, flags, folder)
+    return str(error.value)
+
+
+def test_all_ranks_learn_that_rank_0_could_not_write(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).mkdir()  # a folder in the place of the file
+    first, second = run_ranks(save_refused, 2, FAMILIES["gpt2"], str(tmp_path))
+    assert first.startswith("the final weights were not saved: ") and "see rank 0" in second
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME], "nothing unfinished is left"
