@@ -40,7 +40,10 @@ def _write(weights: dict[str, torch.Tensor], path: Path, step: int) -> Exception
     unfinished = path.with_suffix(".unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.touch()
+        mode = unfinished.stat().st_mode  # what the umask gives; safetensors lets nobody but the owner read
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, unfinished, {"step": str(step)})
+        unfinished.chmod(mode)
         os.replace(unfinished, path)
     except (OSError, SafetensorError) as error:
         unfinished.unlink(missing_ok=True)

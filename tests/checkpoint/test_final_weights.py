@@ -38,6 +38,12 @@ def test_an_older_file_is_replaced(tmp_path: Path) -> None:
     assert load_file(tmp_path / FILE_NAME)["final_norm.weight"].shape == (32,)
 
 
+def test_who_may_read_the_file_is_the_umasks_choice(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    save(0, 1, FAMILIES["gpt2"], str(tmp_path))
+    assert (tmp_path / FILE_NAME).stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
 def save_refused(rank: int, world_size: int, flags: str, folder: str) -> str:
     with pytest.raises(CheckpointError) as error:
         save(rank, world_size, flags, folder)
