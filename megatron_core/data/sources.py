@@ -35,8 +35,8 @@ class Sources:
     def held_out(self, part: str) -> tuple[Blend, tuple[TokenStream, ...]] | None:
         """The same for valid or test; None where nothing is meant for it.
 
-        Data sets without tokens in that part are left out with a warning. When none is left, that is an error for
-        validation, and for the test part, which only closes a run, a warning.
+        Data sets without tokens in that part are left out, which the log says. When none is left, that is an error for
+        validation, but not for the test part, which only closes a run.
         """
         spec = self._spec(part)
         if spec is None or ("all" in self._specs and not self._split[PARTS.index(part)]):
@@ -48,7 +48,8 @@ class Sources:
             self._range(spec.prefixes[0], part)
             raise DataError(f"no validation data: fewer than 2 tokens in each of {', '.join(spec.prefixes)}")
         if left_out:
-            logger.warning("no %s data in %s: the part of --split is empty there", part, ", ".join(left_out))
+            # Every rank finds the same: at INFO rank 0 alone says it, where a warning would come from each.
+            logger.info("no %s data in %s: the part of --split is empty there", part, ", ".join(left_out))
         if not usable:
             return None
         kept = tuple(stream for stream in streams.values() if stream is not None)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From flags to samples: splits, blends, named sets, curricula, mock data; and start-up that does not grow."""
 
+import logging
 import struct
 from pathlib import Path
 
@@ -98,9 +99,10 @@ def test_an_empty_validation_part_is_an_error_at_once(tmp_path: Path) -> None:
         build(data_path=(write(tmp_path / "d", 1, documents=1),), split="1", seq_length=50, eval_samples=0)
 
 
-def test_an_empty_test_part_or_one_of_several_sets_is_a_warning(
+def test_an_empty_test_part_or_one_of_several_sets_is_told_by_rank_0(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, logger="megatron_core")
     p, q = write(tmp_path / "p", 1, documents=10), write(tmp_path / "q", 2, documents=100)
     sets = build(data_path=("1", p, "1", q), split="949,50,1", eval_samples=4)
     assert sets.test is None
@@ -109,6 +111,7 @@ def test_an_empty_test_part_or_one_of_several_sets_is_a_warning(
     sets = build(data_path=("1", p, "1", q), split="99,1,0", eval_samples=1)
     assert set(origins(sets.validation["validation"], 1)) == {2}
     assert f"no valid data in {p}" in caplog.text
+    assert {record.levelno for record in caplog.records} == {logging.INFO}, "a warning would come from every rank"
 
 
 def test_mock_data() -> None:
