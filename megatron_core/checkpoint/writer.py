@@ -80,7 +80,7 @@ def _chunks(header: bytes, shards: Sequence[Shard], checksums: Sequence[list[str
     """The file from its first byte to its last; fills `checksums` on the way, while each block is in the cache."""
     yield header
     for shard, found in zip(shards, checksums):
-        values = shard.values.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        values = shard.values.detach().cpu().reshape(-1).view(torch.uint8)
         data = values.numpy().data
         for start in range(0, len(data), BLOCK_BYTES):
             block = data[start : start + BLOCK_BYTES]

@@ -45,3 +45,11 @@ def test_thousands_of_pieces_are_quick() -> None:
     assert find_overlap(pieces) is None
     assert time.process_time() - began < 2
     assert find_overlap([*pieces, pieces[-1]]) == (pieces[-1], pieces[-1])
+
+
+def test_long_neighbours_are_quick() -> None:
+    """4,000 columns side by side, which a sweep along rows would all compare with each other."""
+    columns = [Rectangle((0, column), (1000, column + 1)) for column in range(4000)]
+    began = time.process_time()
+    assert find_overlap(columns) is None
+    assert time.process_time() - began < 1

@@ -113,6 +113,31 @@ def test_an_unreadable_manifest_protects_its_files_until_replaced(tmp_path: Path
     assert names(path.parent) == ["manifest.json", "rank_00000_1.safetensors", "rank_00001_1.safetensors"]
 
 
+def test_all_is_on_the_disk_before_the_manifest_promises_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = []
+    opened: dict[int, str] = {}
+    real_open, real_fsync, real_replace = os.open, os.fsync, os.replace
+
+    def watched_open(path: Path, *arguments: int, **keys: int) -> int:
+        descriptor = real_open(path, *arguments, **keys)
+        opened[descriptor] = Path(path).name
+        return descriptor
+
+    monkeypatch.setattr(os, "open", watched_open)
+    monkeypatch.setattr(os, "fsync", lambda fd: events.append(opened[fd]) or real_fsync(fd))
+    monkeypatch.setattr(os, "replace", lambda a, b: events.append("replace") or real_replace(a, b))
+    small_checkpoint.save(tmp_path / "root", 5)
+    assert events == [
+        "root",
+        "rank_00000.safetensors",
+        "rank_00001.safetensors",
+        "manifest.json.tmp",
+        "step_00000005",
+        "replace",
+        "step_00000005",
+    ]
+
+
 def test_a_save_that_lacks_bytes_is_not_published(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="tensor mask/w: its pieces hold 42 of 60 elements"):
         small_checkpoint.save(tmp_path, 5, small_checkpoint.shards()[:1])

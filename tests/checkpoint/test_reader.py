@@ -101,3 +101,15 @@ def test_few_files_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             assert reader.load_rectangle("w", whole((5, 3)), torch.float32)[:, 0].tolist() == [0, 1, 2, 3, 4]
         assert len(os.listdir("/dev/fd")) == before + 2
     assert len(os.listdir("/dev/fd")) == before
+
+
+def test_a_file_that_changed_since_it_was_found(tmp_path: Path) -> None:
+    manifest = small_checkpoint.save(tmp_path)
+    directory = step_directory(tmp_path, 3)
+    with (directory / "rank_00000.safetensors").open("ab") as file:
+        file.write(b"x")
+    with (
+        CheckpointReader(directory, manifest) as reader,
+        pytest.raises(CheckpointError, match=r"rank_00000\.safetensors has \d+ bytes, but \d+ were written"),
+    ):
+        reader.load_rectangle("model/norm", whole((5,)), torch.float64)
