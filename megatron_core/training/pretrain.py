@@ -30,6 +30,7 @@ from megatron_core.training.profile import ProfileWindow
 from megatron_core.training.report import Report
 from megatron_core.training.save_directory import check_save_directory
 from megatron_core.training.stages import describe_stages, stage_layers
+from megatron_core.training.trackers import check_trackers
 
 EXIT_OTHER, EXIT_BAD_INPUT = 1, 2
 _SPEAKER_FIRST_S = 10.0
@@ -91,6 +92,7 @@ def _run_rank(parsed: Parsed, launch: Launch, started: float) -> int:
         LOGGER.info(note)
     grid = grid_of(config, launch.world_size)
     check_save_directory(config.checkpoint.save)
+    check_trackers(config.logging)
     device = choose_device(launch, config.parallel)
     data = open_data(config)
     profile = ProfileWindow(config.training, config.checkpoint.save, launch.rank, cuda=device.type == "cuda")

@@ -4,12 +4,15 @@
 Names are the keys of metrics.jsonl. Both tools get the same numbers; the `log_*_to_tensorboard` switches add to them.
 """
 
+import importlib.util
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from megatron_core.config.logging import LoggingConfig
 from megatron_core.data.build import DEFAULT_SET
+from megatron_core.errors import ConfigError
 from megatron_core.training.metrics import StepMetrics, ValidationMetrics
+from megatron_core.training.save_directory import check_save_directory
 from megatron_core.training.tensorboard_tracker import TensorBoardTracker
 from megatron_core.training.wandb_tracker import WandbTracker
 
@@ -47,6 +50,27 @@ def validation_scalars(metrics: ValidationMetrics, config: LoggingConfig) -> dic
     if config.log_validation_ppl_to_tensorboard:
         scalars[f"validation_perplexity{suffix}"] = metrics.perplexity
     return scalars
+
+
+def check_trackers(config: LoggingConfig) -> None:
+    """Raise ConfigError for a tracker that is not installed or whose directory cannot be made.
+
+    Every rank calls, before anything is started: were rank 0 alone to find it later, the others would fail around it.
+    """
+    if config.tensorboard_dir is not None:
+        _check_installed("tensorboard", "--tensorboard-dir")
+        check_save_directory(config.tensorboard_dir, "--tensorboard-dir")
+    if config.wandb_project:
+        _check_installed("wandb", "--wandb-project")
+        check_save_directory(config.wandb_save_dir or None, "--wandb-save-dir")
+
+
+def _check_installed(package: str, flag: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise ConfigError(
+            f"{flag} needs the package {package}, which is not installed: pip install {package}, or drop the flag "
+            "(metrics.jsonl has the same numbers)."
+        )
 
 
 def open_trackers(config: LoggingConfig, save: str | None, run_config: Mapping[str, Any]) -> tuple[Tracker, ...]:

@@ -78,6 +78,14 @@ def test_an_unusable_save_directory_is_told_before_training(tmp_path: Path, caps
     assert "not a directory" in capsys.readouterr().err
 
 
+def test_an_unusable_tracker_is_told_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rank 0 alone opens it, so by then the others would fail around it."""
+    (tmp_path / "file").write_text("")
+    flags = ["--tensorboard-dir", str(tmp_path / "file")]
+    assert pretrain([*SMALL.split(), *GPT2.split(), *flags], time.monotonic()) == 2
+    assert capsys.readouterr().err.startswith("--tensorboard-dir ")
+
+
 def test_an_interrupt_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
+import importlib.util
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from megatron_core.config.logging import LoggingConfig
+from megatron_core.errors import ConfigError
 from megatron_core.training.metrics import StepMetrics, ValidationMetrics
-from megatron_core.training.trackers import open_trackers, step_scalars, validation_scalars
+from megatron_core.training.trackers import check_trackers, open_trackers, step_scalars, validation_scalars
 
 STEP: dict[str, Any] = {
     "step": 7,
@@ -68,3 +73,29 @@ def test_validation_sets_keep_apart() -> None:
 
 def test_no_tracker_unless_asked_for() -> None:
     assert open_trackers(LoggingConfig(), None, {}) == ()
+
+
+def test_a_directory_that_cannot_be_made_is_told_before_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda package: package)
+    check_trackers(LoggingConfig())
+    check_trackers(LoggingConfig(tensorboard_dir=str(tmp_path / "new"), wandb_project="gpt"))
+    (tmp_path / "file").touch()
+    file = str(tmp_path / "file")
+    with pytest.raises(ConfigError, match=r"--tensorboard-dir .* is a file"):
+        check_trackers(LoggingConfig(tensorboard_dir=file))
+    with pytest.raises(ConfigError, match=r"--wandb-save-dir .* is a file"):
+        check_trackers(LoggingConfig(wandb_project="gpt", wandb_save_dir=file))
+
+
+@pytest.mark.parametrize(
+    ("config", "package"),
+    [(LoggingConfig(tensorboard_dir="events"), "tensorboard"), (LoggingConfig(wandb_project="gpt"), "wandb")],
+)
+def test_a_missing_package_is_told_before_the_start(
+    config: LoggingConfig, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
+    with pytest.raises(ConfigError, match=f"pip install {package}"):
+        check_trackers(config)
