@@ -13,19 +13,29 @@ from megatron_core.errors import DataError
 def build_tokenizer(data: DataConfig, vocab_size: int | None = None) -> Tokenizer:
     """The tokenizer that the flags name. `vocab_size`: --vocab-size, where given.
 
-    Raises DataError when a flag that the type needs is missing or its file cannot be used.
+    Raises DataError when a flag that the type needs is missing, its file cannot be used, or it has another vocabulary.
     """
     kind = data.tokenizer
     if kind is None:
         if not (data.mock_data and vocab_size):
             raise DataError("no tokenizer: give --tokenizer-type (or --mock-data with --vocab-size)")
         return NullTokenizer(vocab_size - 1)
-    if kind == "ByteTokenizer":
-        return ByteTokenizer()
     if kind == "NullTokenizer":
         if not vocab_size:
             raise DataError("--tokenizer-type NullTokenizer needs --vocab-size")
         return NullTokenizer(vocab_size)
+    tokenizer = _from_files(data, kind)
+    if vocab_size not in (None, tokenizer.vocab_size):
+        raise DataError(
+            f"--vocab-size {vocab_size} is not the {tokenizer.vocab_size} of the {kind}: leave it out, or see "
+            "--padded-vocab-size for a larger storage"
+        )
+    return tokenizer
+
+
+def _from_files(data: DataConfig, kind: str) -> Tokenizer:
+    if kind == "ByteTokenizer":
+        return ByteTokenizer()
     if kind == "GPT2BPETokenizer":
         if data.vocab_file and data.merge_file:
             return gpt2_tokenizer(data.vocab_file, data.merge_file)

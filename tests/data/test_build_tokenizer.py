@@ -48,6 +48,13 @@ def test_missing_flags(flags: dict[str, object], message: str) -> None:
         build(**flags)
 
 
+@pytest.mark.parametrize("vocab_size", [256, 300])
+def test_a_vocabulary_size_that_would_be_ignored(vocab_size: int) -> None:
+    assert build(257, tokenizer_type="ByteTokenizer") == (257, 256)
+    with pytest.raises(DataError, match=f"--vocab-size {vocab_size} is not the 257 of the ByteTokenizer"):
+        build(vocab_size, tokenizer_type="ByteTokenizer")
+
+
 def test_a_vocabulary_file_alone_means_gpt2(tmp_path: Path) -> None:
     trained = byte_level_bpe(["<|endoftext|>"])
     trained.model.save(str(tmp_path))
