@@ -96,7 +96,13 @@ def _world_size(
 ) -> tuple[int, tuple[str, ...]]:
     """Ranks of the run: --world-size, else the launcher's; to print without either, as few as hold the model."""
     if isinstance(asked, int):
-        if launched is not None and asked != launched and not print_config:
+        # A world of no ranks or fewer is said by the checks of the whole configuration.
+        if asked > 0 and asked != (launched or 1) and not print_config:
+            if launched is None:
+                raise ConfigError(
+                    f"--world-size {asked} starts no ranks: add --print-config, or start them with "
+                    f"torchrun --nproc-per-node {asked}"
+                )
             raise ConfigError(f"--world-size {asked} but the launcher started {launched} ranks: leave --world-size out")
         return asked, ()
     if launched is not None:

@@ -144,6 +144,9 @@ def test_the_world_size():
         parse(wide)
     with pytest.raises(ConfigError, match="--world-size 4 but the launcher started 8 ranks"):
         parse([*wide, "--world-size", "4"], 8)
+    with pytest.raises(ConfigError, match="--world-size 4 starts no ranks"):
+        parse([*wide, "--world-size", "4"])
+    assert parse([*MINIMAL, "--world-size", "1"]).world_size == 1
     with pytest.raises(ConfigError, match="the world has 0 ranks"):
         parse([*MINIMAL, "--world-size", "0"])
 
