@@ -16,6 +16,8 @@ from typing import Any
 
 import orjson
 
+METRICS_FILE = "metrics.jsonl"
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepMetrics:

@@ -26,6 +26,7 @@ from megatron_core.training.build import Run, RunData, build_run, initial_state,
 from megatron_core.training.console import set_up_console
 from megatron_core.training.launch import Launch, choose_device, detect, process_group
 from megatron_core.training.loop import Ending, train, validate_at_end
+from megatron_core.training.metrics import METRICS_FILE
 from megatron_core.training.profile import ProfileWindow
 from megatron_core.training.report import Report
 from megatron_core.training.save_directory import check_save_directory
@@ -113,7 +114,10 @@ def _train_and_report(
 ) -> None:
     exit_file = None
     if ctx.rank == 0 and config.checkpoint.save is not None:
-        exit_file = Path(config.checkpoint.save) / "exit.json"
+        folder = Path(config.checkpoint.save)
+        if (folder / METRICS_FILE).exists():
+            LOGGER.info("%s holds an earlier run: this one appends to its metrics and replaces its weights", folder)
+        exit_file = folder / "exit.json"
         exit_file.unlink(missing_ok=True)  # that of an earlier run would speak for this one, should this one die
     report = _open_report(config, ctx)
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from megatron_core.config.logging import LoggingConfig
 from megatron_core.training.batch_schedule import RunLength
-from megatron_core.training.metrics import MetricsWriter, StepMetrics, ValidationMetrics
+from megatron_core.training.metrics import METRICS_FILE, MetricsWriter, StepMetrics, ValidationMetrics
 from megatron_core.training.progress import LOGGER, Progress, validation_line
 from megatron_core.training.trackers import Tracker, open_trackers, step_scalars, validation_scalars
 
@@ -29,7 +29,7 @@ class Report:
         self._config = config
         self._world_size = world_size
         self._speaks = rank == 0
-        self._writer = MetricsWriter(Path(save) / "metrics.jsonl" if save is not None and rank == 0 else None)
+        self._writer = MetricsWriter(Path(save) / METRICS_FILE if save is not None and rank == 0 else None)
         self._progress = Progress(config, length)
         self._trackers: tuple[Tracker, ...] = open_trackers(config, save, run_config) if rank == 0 else ()
 
