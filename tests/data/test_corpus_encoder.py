@@ -12,7 +12,9 @@ from megatron_core.errors import DataError
 
 def job(kind: str = "ByteTokenizer", keys: tuple[str, ...] = ("text",), append_eod: bool = True) -> EncodeJob:
     config = DataConfig(tokenizer_type=kind)  # type: ignore[arg-type]
-    return EncodeJob(tokenizer=config, vocab_size=9, keys=keys, append_eod=append_eod)
+    return EncodeJob(
+        tokenizer=config, vocab_size=9 if kind == "NullTokenizer" else None, keys=keys, append_eod=append_eod
+    )
 
 
 def encode(payload: bytes, kind: str = "jsonl", **of_job: object) -> EncodedChunk:
