@@ -41,6 +41,11 @@ class GradReducer:
             parameter.on_gradient = self._count
             parameter.register_post_accumulate_grad_hook(_move_to_main_grad)
 
+    @property
+    def parameters(self) -> list[SpecParameter]:
+        """All parameters of the rank, each once, bucket by bucket."""
+        return [parameter for bucket in self.buckets for parameter in bucket.parameters]
+
     def begin_step(self, num_microbatches: int) -> None:
         """Clear the buckets and expect `num_microbatches` backwards through every chunk."""
         self._started = []

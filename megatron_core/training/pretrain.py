@@ -162,8 +162,7 @@ def _save(run: Run, ending: Ending) -> None:
     save = run.config.checkpoint.save
     if save is None:
         return
-    parameters = (parameter for bucket in run.reducer.buckets for parameter in bucket.parameters)
-    path = save_final_weights(parameters, run.ctx, save, ending.state.step)
+    path = save_final_weights(run.reducer.parameters, run.ctx, save, ending.state.step)
     if path is not None:
         LOGGER.info("weights of step %d in %s", ending.state.step, path)
 
@@ -197,6 +196,6 @@ def _describe(run: Run, seconds: float) -> None:
 
 def _count_parameters(run: Run) -> int:
     """Elements of the whole model, each counted once. All ranks must call."""
-    own = sum(math.prod(p.spec.local_shape) for b in run.reducer.buckets for p in b.parameters if p.spec.counted)
+    own = sum(math.prod(p.spec.local_shape) for p in run.reducer.parameters if p.spec.counted)
     count = torch.tensor([own if run.ctx.dp.coordinate == 0 else 0], dtype=torch.int64, device=run.ctx.device)
     return int(all_reduce(count, run.ctx.world))

@@ -112,7 +112,7 @@ def _global_sums(run: Run, result: PipelineResult, stop: bool) -> _Sums:
 
 
 def _padding(run: Run) -> int:
-    return padding_elements([parameter for bucket in run.reducer.buckets for parameter in bucket.parameters])
+    return padding_elements(run.reducer.parameters)
 
 
 def counts_loss(ctx: ParallelContext) -> bool:
