@@ -5,7 +5,6 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import nn
@@ -26,11 +25,8 @@ from megatron_core.optim.lr_schedule import LRSchedule, lr_schedule
 from megatron_core.optim.mixed_precision import MixedPrecisionAdamW
 from megatron_core.optim.weight_decay_schedule import WeightDecaySchedule, weight_decay_schedule
 from megatron_core.parallel.context import ParallelContext
-from megatron_core.pipeline.action import Action, Exchange
-from megatron_core.pipeline.check import check
-from megatron_core.pipeline.communicate import communicate
+from megatron_core.pipeline.programs import Programs
 from megatron_core.pipeline.runtime import PipelineRuntime
-from megatron_core.pipeline.schedules import build, forward_only
 from megatron_core.tensor_parallel.shard_spec import SpecParameter, spec_parameters
 from megatron_core.tensor_parallel.weight_gradient import WeightGradientQueue
 from megatron_core.training.batch_schedule import BatchSchedule, RunLength, batch_schedule, run_length
@@ -45,8 +41,6 @@ DTYPES: dict[Precision, torch.dtype] = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
-
-Steps = tuple[Action | Exchange, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,23 +73,6 @@ def open_data(config: RunConfig) -> RunData:
         eod_mask_loss=data.eod_mask_loss,
     )
     return RunData(datasets=datasets, rules=rules, vocab_size=tokenizer.vocab_size)
-
-
-class Programs:
-    """One stage's programs by number of microbatches, proved when first asked for: a batch ramp needs several."""
-
-    def __init__(self, name: str, p: int, v: int, stage: int) -> None:
-        self._name, self._p, self._v, self._stage = name, p, v, stage
-        self.training = cache(self._training)
-        self.evaluation = cache(self._evaluation)
-
-    def _training(self, m: int) -> Steps:
-        program = communicate(build(self._name, self._p, self._v, m), self._v)
-        check(program, self._p, self._v, m)
-        return program[self._stage]
-
-    def _evaluation(self, m: int) -> Steps:
-        return communicate(forward_only(self._p, self._v, m), self._v)[self._stage]
 
 
 @dataclass(frozen=True, kw_only=True)

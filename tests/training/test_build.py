@@ -8,10 +8,8 @@ import torch
 from megatron_core.config.optim import OptimConfig
 from megatron_core.errors import DataError
 from megatron_core.parallel.context import Group, ParallelContext, single_process_context
-from megatron_core.pipeline.action import Action, Kind
 from megatron_core.training.batch_schedule import BatchSchedule, Stage
 from megatron_core.training.build import (
-    Programs,
     grad_dtype,
     initial_state,
     open_data,
@@ -45,14 +43,6 @@ def test_gradients_are_wide_unless_asked_otherwise(
     flags: dict[str, bool], reduce_in_bf16: bool, expected: torch.dtype
 ) -> None:
     assert grad_dtype(OptimConfig(**flags), reduce_in_bf16) == expected  # type: ignore[arg-type]
-
-
-def test_programs_are_made_once_a_number_of_microbatches() -> None:
-    programs = Programs("1f1b", 2, 1, 1)
-    assert programs.training(3) is programs.training(3)
-    assert [str(a) for a in programs.training(2) if isinstance(a, Action)] == ["F0.0", "B0.0", "F1.0", "B1.0"]
-    kinds = {a.kind for a in programs.evaluation(4) if isinstance(a, Action)}
-    assert kinds == {Kind.F}
 
 
 def test_plans_follow_a_ramp_from_any_point() -> None:
