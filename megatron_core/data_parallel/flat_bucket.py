@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One bucket's memory: its weights and its gradient accumulator as flat tensors, of which parameters are views."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from megatron_core.data_parallel.buckets import Bucket
-from megatron_core.tensor_parallel.shard_spec import SpecParameter
+from megatron_core.tensor_parallel.shard_spec import ShardSpec, SpecParameter
 
 
 class FlatBucket:
@@ -16,7 +16,7 @@ class FlatBucket:
         """`parameters`: all of the rank's, in order of declaration; the plan's slots pick from them."""
         self.kind = plan.kind
         self.parameters = [parameters[slot.parameter] for slot in plan.slots]
-        self._plan = plan
+        self.slots = plan.slots
         first = self.parameters[0]
         self.weights = torch.empty(plan.size, dtype=first.dtype, device=first.device)
         self.grads = torch.zeros(plan.size, dtype=grad_dtype, device=first.device)
@@ -31,11 +31,16 @@ class FlatBucket:
         """Whether weight decay applies to this bucket."""
         return self.kind.decayed
 
+    def views(self, flat: torch.Tensor) -> Iterator[tuple[ShardSpec, torch.Tensor]]:
+        """Each parameter's part of a flat tensor that is laid out as `weights`, in the parameter's local shape."""
+        for slot, parameter in zip(self.slots, self.parameters):
+            yield parameter.spec, flat[slot.start : slot.stop].view(parameter.shape)
+
     @property
     def counted_ranges(self) -> list[tuple[int, int]]:
         """Ranges of the bucket whose elements this rank counts in sums over the model; neighbours are merged."""
         ranges: list[tuple[int, int]] = []
-        for slot, parameter in zip(self._plan.slots, self.parameters):
+        for slot, parameter in zip(self.slots, self.parameters):
             if not parameter.spec.counted:
                 continue
             if ranges and ranges[-1][1] == slot.start:

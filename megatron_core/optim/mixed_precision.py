@@ -28,10 +28,14 @@ class Flat(Protocol):
 
 
 @dataclass(frozen=True)
-class _BucketState:
+class BucketState:
+    """What the optimizer keeps of one bucket, in flat tensors that are laid out as its weights."""
+
     bucket: Flat
     master: torch.Tensor
+    """The weights themselves unless they are 16-bit."""
     moments: Moments
+    """In the master's dtype."""
 
 
 class MixedPrecisionAdamW:
@@ -39,16 +43,15 @@ class MixedPrecisionAdamW:
 
     def __init__(self, buckets: Sequence[Flat], config: OptimConfig) -> None:
         self._hyper = AdamHyper(config.adam_beta1, config.adam_beta2, config.adam_eps)
-        self._states = []
+        self.states: list[BucketState] = []
+        """One a bucket, in the order of the buckets: what checkpoints save and load."""
         for bucket in buckets:
-            master = at_least_fp32(bucket.weights)  # the weights themselves unless they are 16-bit
-            self._states.append(
-                _BucketState(bucket, master, Moments(torch.zeros_like(master), torch.zeros_like(master)))
-            )
+            master = at_least_fp32(bucket.weights)
+            self.states.append(BucketState(bucket, master, Moments(torch.zeros_like(master), torch.zeros_like(master))))
 
     def step(self, *, applied_steps: int, lr: float, weight_decay: float, grad_factor: float) -> None:
         """Update all weights. Gradients are multiplied by `grad_factor` (clipping, loss scale, token count)."""
-        for state in self._states:
+        for state in self.states:
             adamw_update(
                 state.master,
                 at_least_fp32(state.bucket.grads),
@@ -64,6 +67,6 @@ class MixedPrecisionAdamW:
 
     def refresh_masters(self) -> None:
         """Take the present weights as the new masters: after weights were loaded from outside."""
-        for state in self._states:
+        for state in self.states:
             if state.master is not state.bucket.weights:
                 state.master.copy_(state.bucket.weights)

@@ -65,3 +65,13 @@ def test_decay_is_that_of_the_class() -> None:
     for parameter in parameters:
         parameter.spec = replace(parameter.spec, decayed=False)
     assert not _bucket(parameters).decayed
+
+
+def test_any_flat_tensor_of_the_bucket_splits_into_its_parameters() -> None:
+    parameters = _parameters([True] * 3)
+    bucket = _bucket(parameters)
+    found = {spec.name: view for spec, view in bucket.views(bucket.weights)}
+    assert found.keys() == {p.spec.name for p in parameters}
+    for parameter in parameters:
+        assert found[parameter.spec.name].shape == parameter.shape
+        assert found[parameter.spec.name].data_ptr() == parameter.data_ptr()

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from megatron_core.checkpoint.gather_weights import gather_weights
+from megatron_core.checkpoint.held import held_tensors
 from megatron_core.config.cli import parse
 from megatron_core.config.run import RunConfig
 from megatron_core.data.indexed_writer import IndexedWriter
-from megatron_core.data_parallel.flat_bucket import FlatBucket
 from megatron_core.parallel.groups import create_context
 from megatron_core.training.build import Run, build_run, initial_state, open_data
 from megatron_core.training.pretrain import grid_of, kv_replicas
@@ -91,13 +91,12 @@ def whole_weights(run: Run) -> dict[str, torch.Tensor] | None:
 
 def adam_moments(run: Run) -> dict[str, dict[str, torch.Tensor]]:
     """This rank's Adam moments `m` and `v` by parameter name, in local shapes."""
-    found = {}
-    for state in run.optimizer._states:
-        bucket = state.bucket
-        assert isinstance(bucket, FlatBucket), "the training step gives the optimizer flat buckets"
-        sizes = [parameter.numel() for parameter in bucket.parameters]
-        for parameter, m, v in zip(bucket.parameters, state.moments.m.split(sizes), state.moments.v.split(sizes)):
-            found[parameter.spec.name] = {"m": m.view(parameter.shape), "v": v.view(parameter.shape)}
+    held = held_tensors(run.reducer.buckets, run.optimizer, with_optim=True)
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    for tensor in held:
+        section, _, name = tensor.name.partition("/")
+        if section.startswith("adam_"):
+            found.setdefault(name, {})[section.removeprefix("adam_")] = tensor.values
     return found
 
 
