@@ -18,6 +18,8 @@ class LoggingConfig:
     """Show TFLOP/s per device on the console (metrics.jsonl always has it)."""
     timing_log_level: int = 0
     """0: step time; 1: phases of the step; 2: the same as 1 (Megatron scripts ask for it)."""
+    log_straggler: bool = False
+    """Also report the slowest and the fastest rank of each logging window, with their times."""
     device_peak_tflops: float | None = None
     """Peak of one device for mfu. Unset: known GPUs by name, else mfu is left out."""
     tensorboard_dir: str | None = None

@@ -23,7 +23,8 @@ _RANGES: Mapping[str, str] = {
         ddp_bucket_size micro_batch_size global_batch_size train_iters train_samples eval_interval exit_interval
         lr_decay_iters lr_decay_samples
         lr_wsd_decay_iters lr_wsd_decay_samples loss_scale_window hysteresis log_interval tensorboard_log_interval
-        tensorboard_queue_size profile_step_end
+        tensorboard_queue_size profile_step_end save_interval save_retain_interval ckpt_step
+        check_weight_hash_across_dp_replicas_interval
     """,
     ">= 0": """
         max_position_embeddings z_loss_coeff min_lr lr_warmup_iters lr_warmup_samples lr_warmup_init weight_decay
@@ -39,7 +40,9 @@ _RANGES: Mapping[str, str] = {
     ">= 0 and < 1": "hidden_dropout attention_dropout adam_beta1 adam_beta2",
     ">= 0 and <= 1": "embedding_gradient_shrink fim_rate fim_spm_rate lr_warmup_fraction",
     "> 0 and <= 1": "rotary_percent",
+    "> 1": "loss_spike_factor",
     "<= 2": "timing_log_level",
+    ">= -1": "most_recent_k",
 }
 """Bounds -> fields; a field that is None is not bounded, a tuple is bounded element by element."""
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long and in which batches to train, when to validate and when to stop."""
+"""How long and in which batches to train, when to validate, when to stop, and what to do about faults."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +34,24 @@ class TrainingConfig:
     """Stop after a step that this divides."""
     exit_duration_in_mins: float | None = None
     """Stop after the first step that begins later than this, counted from the start of the process."""
+    exit_signal_handler: bool = False
+    """At SIGTERM or SIGUSR1 to any rank finish the step, save and leave (exit code 75, under torchrun 0)."""
+    kill_switch_path: str | None = None
+    """Stop, with a checkpoint, after the step at which this file exists."""
+
     check_for_nan_in_loss_and_grad: bool = True
-    """End the run at a loss or gradient norm that is not finite (fp16 overflows excepted: those steps are skipped)."""
+    """Do as nan_policy says at a loss or gradient norm that is not finite (fp16 overflows: those steps are skipped)."""
+    nan_policy: Literal["stop", "skip", "rollback"] = "stop"
+    """stop: end the run; skip: leave the batch out; rollback: load the last checkpoint and leave the batch out."""
+    loss_spike_policy: Literal["ignore", "stop", "skip", "rollback"] = "ignore"
+    """The same for a loss above loss_spike_factor times the mean of the recent ones."""
+    loss_spike_factor: float = 1.5
+    """Loss over the mean of recent losses from which on it is a spike; above 1."""
+    iterations_to_skip: tuple[str, ...] = ()
+    """Steps whose batches are read but not trained on: N or N-M, both included, counted from 1."""
+    check_weight_hash_across_dp_replicas_interval: int | None = None
+    """Steps between checks that data-parallel replicas hold equal weights."""
+
     manual_gc: bool = False
     """Collect Python garbage at fixed steps on all ranks at once instead of whenever it falls due."""
     manual_gc_interval: int = 0

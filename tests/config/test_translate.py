@@ -58,8 +58,8 @@ def test_what_has_no_effect_is_said_in_one_line():
 
 def test_all_that_is_wrong_is_collected():
     result = told(
-        "--num-experts 8 --load x --moe-router-topk 2 --use-distributed-optimizer --lrr 1 --lr fast --yaml-cfg a "
-        "--position-embedding-type yarn --load y --bf16 yes"
+        "--num-experts 8 --recompute-activations --moe-router-topk 2 --use-distributed-optimizer --lrr 1 --lr fast --yaml-cfg a "
+        "--position-embedding-type yarn --recompute-activations --bf16 yes"
     )
     assert result.problems == (
         "--lr is 'fast', not a number",
@@ -69,7 +69,7 @@ def test_all_that_is_wrong_is_collected():
         "train a dense model",
         "--yaml-cfg: use --config FILE.yaml with this framework's sections",
         "--position-embedding-type yarn: use rope, with --use-rope-scaling or --rotary-seq-len-interpolation-factor",
-        "not yet: --load, --use-distributed-optimizer",
+        "not yet: --recompute-activations, --use-distributed-optimizer",
     )
     assert result.unreadable
 
