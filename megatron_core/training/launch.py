@@ -116,19 +116,33 @@ def choose_device(launch: Launch, config: ParallelConfig) -> torch.device:
 
 
 @contextlib.contextmanager
-def process_group(launch: Launch, device: torch.device, timeout_minutes: float) -> Iterator[None]:
-    """The default process group of the job while the context is open; none in a world of one."""
+def process_group(launch: Launch, device: torch.device, timeout_minutes: float) -> Iterator[dist.Store]:
+    """The default process group of the job while the context is open; none in a world of one.
+
+    Gives a store over which threads of all ranks may talk: each takes its own connection by `clone`.
+    """
     if launch.world_size == 1:
-        yield
+        yield dist.HashStore()
         return
+    timeout = datetime.timedelta(minutes=timeout_minutes)
     method = "env://" if launch.launcher == "torchrun" else f"tcp://{launch.address}:{launch.port}"
+    try:
+        store, _, _ = next(dist.rendezvous(method, launch.rank, launch.world_size, timeout=timeout))
+    except dist.DistError as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"rank {launch.rank} of {launch.world_size} did not meet the others at {launch.address}:{launch.port} "
+            f"within {timeout_minutes:g} minutes ({reason}): check MASTER_ADDR and MASTER_PORT, and that no rank "
+            "ended early."
+        ) from error
+    store.set_timeout(timeout)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        init_method=method,
+        store=dist.PrefixStore("groups", store),
         rank=launch.rank,
         world_size=launch.world_size,
-        timeout=datetime.timedelta(minutes=timeout_minutes),
+        timeout=timeout,
     )
-    yield
+    yield dist.PrefixStore("run", store)
     # Not on an error: NCCL would wait for peers that may be stuck in a collective this rank never joined.
     dist.destroy_process_group()

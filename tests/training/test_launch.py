@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -132,3 +135,32 @@ def test_a_gpu_that_torch_was_not_built_for(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_world_of_one_needs_no_process_group() -> None:
     with process_group(Launch(launcher="alone"), torch.device("cpu"), 1.0):
         assert not dist.is_initialized()
+
+
+def test_ranks_talk_over_the_store(tmp_path: Path) -> None:
+    """Two processes meet by Slurm's variables alone; each reads what the other's clone wrote."""
+    script = tmp_path / "rank.py"
+    script.write_text(
+        "import torch\n"
+        "from megatron_core.training.launch import detect, process_group\n"
+        "launch = detect()\n"
+        "with process_group(launch, torch.device('cpu'), 1.0) as store:\n"
+        "    own = store.clone()\n"
+        "    own.set(str(launch.rank), 'here')\n"
+        "    own.wait([str(1 - launch.rank)])\n"
+        "    torch.distributed.barrier()\n"
+    )
+    port = str(20000 + os.getpid() % 10000)
+    common = {**os.environ, "SLURM_NTASKS": "2", "SLURM_JOB_ID": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        subprocess.Popen([sys.executable, str(script)], env={**common, "SLURM_PROCID": r, "SLURM_LOCALID": r})
+        for r in ("0", "1")
+    ]
+    assert [rank.wait(60) for rank in ranks] == [0, 0]
+
+
+def test_a_rank_that_meets_nobody_says_where_it_looked() -> None:
+    launch = Launch(launcher="srun", rank=1, world_size=2, port=1)
+    told = r"rank 1 of 2 did not meet the others at 127.0.0.1:1 within 0.01 minutes"
+    with pytest.raises(ConfigError, match=told), process_group(launch, torch.device("cpu"), 0.01):
+        pass
