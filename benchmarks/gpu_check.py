@@ -17,7 +17,8 @@ import torch
 
 from megatron_core.config.cli import parse
 from megatron_core.parallel.context import single_process_context
-from megatron_core.training.build import Run, build_run, initial_state, open_data
+from megatron_core.training.build import Run, build_run, initial_state
+from megatron_core.training.run_data import open_data
 from megatron_core.training.state import RunState
 from megatron_core.training.train_step import train_step
 

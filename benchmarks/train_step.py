@@ -25,8 +25,9 @@ import torch
 
 from megatron_core.config.cli import parse
 from megatron_core.parallel.context import single_process_context
-from megatron_core.training.build import build_run, initial_state, open_data
+from megatron_core.training.build import build_run, initial_state
 from megatron_core.training.metrics import read_metrics
+from megatron_core.training.run_data import open_data
 from megatron_core.training.train_step import train_step
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -51,6 +51,16 @@ class MicrobatchSource:
             )
         return microbatches
 
+    def skip(self) -> None:
+        """Pass over the loader's next step."""
+        if self._loader is not None:
+            next(self._loader)
+
+    def close(self) -> None:
+        """End the loader, where this rank has one."""
+        if self._loader is not None:
+            self._loader.close()
+
     def _fields(self, plan: StepPlan) -> torch.Tensor:
         """Tokens, labels, loss mask, positions (and document ids) of a step: [4 or 5, m, b, s] int64."""
         shape = (5 if self._masks else 4, len(plan), len(plan[0]), self._seq_length)

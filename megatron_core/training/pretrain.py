@@ -22,13 +22,14 @@ from megatron_core.parallel.context import ParallelContext
 from megatron_core.parallel.groups import create_context
 from megatron_core.parallel.rank_grid import DEFAULT_ORDER, TP_PP_DP_ORDER, RankGrid
 from megatron_core.training.batch_schedule import batch_schedule, run_length
-from megatron_core.training.build import Run, RunData, build_run, initial_state, open_data
+from megatron_core.training.build import Run, build_run, initial_state
 from megatron_core.training.console import set_up_console
 from megatron_core.training.launch import Launch, choose_device, detect, process_group
 from megatron_core.training.loop import Ending, train, validate_at_end
 from megatron_core.training.metrics import METRICS_FILE
 from megatron_core.training.profile import ProfileWindow
 from megatron_core.training.report import Report
+from megatron_core.training.run_data import RunData, open_data
 from megatron_core.training.save_directory import check_save_directory
 from megatron_core.training.stages import describe_stages, stage_layers
 from megatron_core.training.trackers import check_trackers
@@ -153,8 +154,7 @@ def _train(
         _save(run, ending)
         validate_at_end(run, ending, report)
     finally:
-        if run.loader is not None:
-            run.loader.close()
+        run.source.close()
     return ending
 
 

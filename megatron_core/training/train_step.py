@@ -18,7 +18,8 @@ from megatron_core.optim.loss_scaler import after_step
 from megatron_core.parallel.collectives import all_reduce
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.pipeline.runtime import PipelineResult
-from megatron_core.training.build import Run, padding_elements, training_plans
+from megatron_core.training.build import Run, padding_elements
+from megatron_core.training.run_data import training_plans
 from megatron_core.training.state import RunState
 
 

@@ -8,8 +8,9 @@ import torch
 from megatron_core.data.sample import ValidationData
 from megatron_core.data.sampler import validation_steps
 from megatron_core.parallel.collectives import all_reduce
-from megatron_core.training.build import Run, microbatch_source, open_loader
+from megatron_core.training.build import Run
 from megatron_core.training.metrics import ValidationMetrics
+from megatron_core.training.run_data import open_source
 from megatron_core.training.state import RunState
 from megatron_core.training.train_step import counts_loss
 
@@ -28,16 +29,14 @@ def validate_set(run: Run, samples: ValidationData) -> tuple[float, int]:
         )
     )
     sums = torch.zeros(2, dtype=torch.float64, device=ctx.device)
-    loader = open_loader(config, ctx, run.data, samples, iter(plans))
+    source = open_source(config, ctx, run.data, samples, iter(plans))
     try:
-        source = microbatch_source(config, ctx, loader)
         for plan in plans:
             result = run.runtime.run(run.programs.evaluation(len(plan)), source.step(plan, None), loss_weight=0.0)
             if counts_loss(ctx):
                 sums += torch.stack([result.loss_sum, result.token_count])
     finally:
-        if loader is not None:
-            loader.close()
+        source.close()
     loss_sum, tokens = all_reduce(sums, ctx.world).tolist()
     return (loss_sum / tokens if tokens else float("nan")), int(tokens)
 

@@ -17,8 +17,9 @@ from megatron_core.config.cli import parse
 from megatron_core.config.run import RunConfig
 from megatron_core.data.indexed_writer import IndexedWriter
 from megatron_core.parallel.groups import create_context
-from megatron_core.training.build import Run, build_run, initial_state, open_data
+from megatron_core.training.build import Run, build_run, initial_state
 from megatron_core.training.pretrain import grid_of, kv_replicas
+from megatron_core.training.run_data import open_data
 from megatron_core.training.state import RunState
 from megatron_core.training.train_step import train_step
 
@@ -109,8 +110,7 @@ def train_rank(rank: int, world_size: int, flags: str, steps: int) -> Curve | No
         losses.append(outcome.loss)
         norms.append(outcome.grad_norm)
     weights = whole_weights(run)
-    if run.loader is not None:
-        run.loader.close()
+    run.source.close()
     if weights is None:
         return None
     return Curve(losses, norms, {name: tensor.double().numpy() for name, tensor in weights.items()})

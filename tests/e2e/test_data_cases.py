@@ -9,7 +9,7 @@ import torch
 from megatron_core.data.indexed_file import IndexedFile
 from megatron_core.errors import DataError
 from megatron_core.model.microbatch import Microbatch
-from megatron_core.training.build import open_data
+from megatron_core.training.run_data import open_data
 from megatron_core.training.train_step import train_step
 from tests.e2e.proof import NO_DROPOUT, config_of, corpus, start_rank
 from tests.rank_pool import run_ranks
@@ -34,8 +34,7 @@ def batches_of_a_run(rank: int, world_size: int, flags: str) -> list[Rows]:
     run.source.step = recording  # type: ignore[method-assign]
     for _ in range(STEPS):
         state, _ = train_step(run, state, stop=False)
-    if run.loader is not None:
-        run.loader.close()
+    run.source.close()
     return steps
 
 

@@ -43,8 +43,7 @@ def masks_of_a_run(rank: int, world_size: int, flags: str) -> tuple[Masks, list[
         ):
             state, _ = train_step(run, state, stop=False)
         generators.append(torch.get_rng_state().numpy().tobytes())
-    if run.loader is not None:
-        run.loader.close()
+    run.source.close()
     return masks, generators
 
 
