@@ -4,26 +4,23 @@
 import dataclasses
 import json
 import logging
-import math
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-
-import torch
 
 from megatron_core.checkpoint.final_weights import save_final_weights
 from megatron_core.config.cli import Parsed, parse
 from megatron_core.config.run import RunConfig
 from megatron_core.config.yaml_file import dump_yaml
 from megatron_core.errors import UserError
-from megatron_core.parallel.collectives import all_reduce
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.parallel.groups import create_context
 from megatron_core.parallel.rank_grid import DEFAULT_ORDER, TP_PP_DP_ORDER, RankGrid
 from megatron_core.training.batch_schedule import batch_schedule, run_length
 from megatron_core.training.build import Run, build_run, initial_state
 from megatron_core.training.console import set_up_console
+from megatron_core.training.describe import describe
 from megatron_core.training.launch import Launch, choose_device, detect, process_group
 from megatron_core.training.loop import Ending, train, validate_at_end
 from megatron_core.training.metrics import METRICS_FILE
@@ -31,7 +28,6 @@ from megatron_core.training.profile import ProfileWindow
 from megatron_core.training.report import Report
 from megatron_core.training.run_data import RunData, open_data
 from megatron_core.training.save_directory import check_save_directory
-from megatron_core.training.stages import describe_stages, stage_layers
 from megatron_core.training.trackers import check_trackers
 
 EXIT_OTHER, EXIT_BAD_INPUT = 1, 2
@@ -148,7 +144,7 @@ def _train(
     state = initial_state(config)
     run = build_run(config, ctx, data, state)
     try:
-        _describe(run, time.monotonic() - started)
+        describe(run, time.monotonic() - started)
         ending = train(run, state, report, profile, started)
         # The weights first: a job that is out of time may be killed while it validates.
         _save(run, ending)
@@ -165,37 +161,3 @@ def _save(run: Run, ending: Ending) -> None:
     path = save_final_weights(run.reducer.parameters, run.ctx, save, ending.state.step)
     if path is not None:
         LOGGER.info("weights of step %d in %s", ending.state.step, path)
-
-
-def _describe(run: Run, seconds: float) -> None:
-    """What was resolved, for whoever reads the log."""
-    grid, model, parallel = run.ctx.grid, run.config.model, run.config.parallel
-    layers = stage_layers(model, parallel)
-    LOGGER.info(
-        "layout tp %d x pp %d x dp %d (%s%s) on %s, %s, torch %s",
-        grid.tp,
-        grid.pp,
-        grid.dp,
-        parallel.pipeline_schedule,
-        ", sequence parallel" if parallel.sequence_parallel else "",
-        run.ctx.device.type,
-        run.config.optim.precision,
-        torch.__version__,
-    )
-    LOGGER.info("stages %s", describe_stages(layers, grid.pp))
-    LOGGER.info("%s parameters", f"{_count_parameters(run):,}")
-    LOGGER.info(
-        "%d steps, %d samples of %d tokens, vocabulary %d; ready after %.1f s",
-        run.length.steps,
-        run.length.samples,
-        model.seq_length,
-        model.vocabulary,
-        seconds,
-    )
-
-
-def _count_parameters(run: Run) -> int:
-    """Elements of the whole model, each counted once. All ranks must call."""
-    own = sum(math.prod(p.spec.local_shape) for p in run.reducer.parameters if p.spec.counted)
-    count = torch.tensor([own if run.ctx.dp.coordinate == 0 else 0], dtype=torch.int64, device=run.ctx.device)
-    return int(all_reduce(count, run.ctx.world))

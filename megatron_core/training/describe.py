@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was resolved, for whoever reads the log."""
+
+import logging
+import math
+
+import torch
+
+from megatron_core.parallel.collectives import all_reduce
+from megatron_core.training.build import Run
+from megatron_core.training.console import LOGGER_NAME
+from megatron_core.training.stages import describe_stages, stage_layers
+
+LOGGER = logging.getLogger(LOGGER_NAME)
+
+
+def describe(run: Run, seconds: float) -> None:
+    """Log layout, stages, size and length of the run; `seconds` since the process began. All ranks must call."""
+    grid, model, parallel = run.ctx.grid, run.config.model, run.config.parallel
+    layers = stage_layers(model, parallel)
+    LOGGER.info(
+        "layout tp %d x pp %d x dp %d (%s%s) on %s, %s, torch %s",
+        grid.tp,
+        grid.pp,
+        grid.dp,
+        parallel.pipeline_schedule,
+        ", sequence parallel" if parallel.sequence_parallel else "",
+        run.ctx.device.type,
+        run.config.optim.precision,
+        torch.__version__,
+    )
+    LOGGER.info("stages %s", describe_stages(layers, grid.pp))
+    LOGGER.info("%s parameters", f"{count_parameters(run):,}")
+    LOGGER.info(
+        "%d steps, %d samples of %d tokens, vocabulary %d; ready after %.1f s",
+        run.length.steps,
+        run.length.samples,
+        model.seq_length,
+        model.vocabulary,
+        seconds,
+    )
+
+
+def count_parameters(run: Run) -> int:
+    """Elements of the whole model, each counted once. All ranks must call."""
+    own = sum(math.prod(p.spec.local_shape) for p in run.reducer.parameters if p.spec.counted)
+    count = torch.tensor([own if run.ctx.dp.coordinate == 0 else 0], dtype=torch.int64, device=run.ctx.device)
+    return int(all_reduce(count, run.ctx.world))
