@@ -2,7 +2,8 @@
 """The collectives of torch.distributed over a Group, the identity at size 1.
 
 torch renames some of them (`reduce_scatter_tensor` became `reduce_scatter_single` in 2.13): this file knows, nobody
-else does. Every function works on plain tensors; their autograd twins are in `tensor_parallel/mappings.py`.
+else does. Every function works on plain tensors; their autograd twins are in `tensor_parallel/mappings.py`. What blocks
+is entered in the group's log, for the watchdog and for the seconds spent waiting.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
+from megatron_core.parallel.collective_log import Call, CollectiveLog
 from megatron_core.parallel.context import Group
 
 
@@ -34,6 +36,23 @@ class _Done:
         return True
 
 
+class _Logged:
+    """A work of torch whose waits are in the log."""
+
+    __slots__ = ("_call", "_log", "_work")
+
+    def __init__(self, work: Work, call: Call, log: CollectiveLog) -> None:
+        self._work, self._call, self._log = work, call, log
+
+    def wait(self) -> None:
+        self._log.enter(self._call)
+        self._work.wait()
+        self._log.leave()
+
+    def is_completed(self) -> bool:
+        return self._work.is_completed()
+
+
 DONE: Work = _Done()
 SUM, MAX = dist.ReduceOp.SUM, dist.ReduceOp.MAX
 
@@ -45,13 +64,18 @@ def all_reduce_async(tensor: torch.Tensor, group: Group, op: dist.ReduceOp.RedOp
     """Start an in-place reduction of `tensor` (contiguous) over `group`."""
     if group.size == 1:
         return DONE
-    return dist.all_reduce(tensor, op=op, group=group.handle, async_op=True)
+    call = group.log.begin("all_reduce", group.name, group.ranks)
+    work = dist.all_reduce(tensor, op=op, group=group.handle, async_op=True)
+    group.log.leave()
+    return _Logged(work, call, group.log)
 
 
 def all_reduce(tensor: torch.Tensor, group: Group, op: dist.ReduceOp.RedOpType = SUM) -> torch.Tensor:
     """Reduce `tensor` in place over `group` and return it."""
     if group.size > 1:
+        group.log.begin("all_reduce", group.name, group.ranks)
         dist.all_reduce(tensor, op=op, group=group.handle)
+        group.log.leave()
     return tensor
 
 
@@ -60,7 +84,11 @@ def all_gather_async(tensor: torch.Tensor, group: Group) -> tuple[torch.Tensor, 
     if group.size == 1:
         return tensor, DONE
     out = tensor.new_empty(group.size * tensor.shape[0], *tensor.shape[1:])
-    return out, _all_gather(out, tensor.contiguous(), group=group.handle, async_op=True)
+    tensor = tensor.contiguous()
+    call = group.log.begin("all_gather", group.name, group.ranks)
+    work = _all_gather(out, tensor, group=group.handle, async_op=True)
+    group.log.leave()
+    return out, _Logged(work, call, group.log)
 
 
 def all_gather(tensor: torch.Tensor, group: Group) -> torch.Tensor:
@@ -76,7 +104,11 @@ def reduce_scatter_async(tensor: torch.Tensor, group: Group) -> tuple[torch.Tens
         return tensor, DONE
     assert tensor.shape[0] % group.size == 0, f"{tensor.shape[0]} rows cannot be scattered over {group.size} ranks"
     out = tensor.new_empty(tensor.shape[0] // group.size, *tensor.shape[1:])
-    return out, _reduce_scatter(out, tensor.contiguous(), group=group.handle, async_op=True)
+    tensor = tensor.contiguous()
+    call = group.log.begin("reduce_scatter", group.name, group.ranks)
+    work = _reduce_scatter(out, tensor, group=group.handle, async_op=True)
+    group.log.leave()
+    return out, _Logged(work, call, group.log)
 
 
 def reduce_scatter(tensor: torch.Tensor, group: Group) -> torch.Tensor:
@@ -89,7 +121,9 @@ def reduce_scatter(tensor: torch.Tensor, group: Group) -> torch.Tensor:
 def broadcast(tensor: torch.Tensor, group: Group, source: int = 0) -> torch.Tensor:
     """Overwrite `tensor` with that of the member at coordinate `source`, and return it."""
     if group.size > 1:
+        group.log.begin("broadcast", group.name, group.ranks)
         dist.broadcast(tensor, src=group.ranks[source], group=group.handle)
+        group.log.leave()
     return tensor
 
 
@@ -103,11 +137,23 @@ def exchange_async(transfers: Sequence[tuple[bool, int, torch.Tensor]], group: G
         dist.P2POp(dist.isend if send else dist.irecv, tensor, group.ranks[peer], group.handle)
         for send, peer, tensor in transfers
     ]
+    calls = [_begin_transfer(send, peer, group) for send, peer, _ in transfers]
     works = dist.batch_isend_irecv(operations)
-    return works if len(works) == len(operations) else works * len(operations)
+    group.log.leave()
+    works = works if len(works) == len(operations) else works * len(operations)
+    return [_Logged(work, call, group.log) for work, call in zip(works, calls)]
+
+
+def _begin_transfer(send: bool, peer: int, group: Group) -> Call:
+    own, other = group.ranks[group.coordinate], group.ranks[peer]
+    source, destination = (own, other) if send else (other, own)
+    channel = f"{group.name} {source}>{destination}"
+    return group.log.begin("send" if send else "receive", group.name, (source, destination), channel)
 
 
 def barrier(group: Group) -> None:
     """Return when every member has called."""
     if group.size > 1:
+        group.log.begin("barrier", group.name, group.ranks)
         dist.barrier(group=group.handle)
+        group.log.leave()

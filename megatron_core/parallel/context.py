@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
+from megatron_core.parallel.collective_log import CollectiveLog
 from megatron_core.parallel.rank_grid import RankGrid
 
 
@@ -23,6 +24,8 @@ class Group:
     """Position of this rank within `ranks`."""
     handle: dist.ProcessGroup | None = None
     """None for a group of one."""
+    log: CollectiveLog = field(default_factory=CollectiveLog, compare=False, repr=False)
+    """The rank's own, the same in all its groups."""
 
     @property
     def size(self) -> int:
@@ -42,11 +45,13 @@ class ParallelContext:
     rank: int
     device: torch.device
     groups: Mapping[str, Group] = field(default_factory=dict)
+    log: CollectiveLog = field(default_factory=CollectiveLog, compare=False, repr=False)
+    """Where this rank stands among its collectives."""
 
     def group(self, name: str) -> Group:
         """The group of that name; a group of one where this rank is alone in it."""
         found = self.groups.get(name)
-        return found if found is not None else Group(name, (self.rank,), 0)
+        return found if found is not None else Group(name, (self.rank,), 0, log=self.log)
 
     @property
     def tp(self) -> Group:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 
+from megatron_core.parallel.collective_log import CollectiveLog
 from megatron_core.parallel.collectives import all_reduce
 from megatron_core.parallel.context import Group, ParallelContext
 from megatron_core.parallel.rank_grid import RankGrid
@@ -46,13 +47,14 @@ def create_context(
     timeout = datetime.timedelta(minutes=timeout_minutes)
     handles: dict[tuple[int, ...], dist.ProcessGroup | None] = {tuple(range(grid.world_size)): dist.group.WORLD}
     groups: dict[str, Group] = {}
+    log = CollectiveLog()
     for name, ranks in group_members(grid, rank, kv_replicas):
         if len(ranks) > 1 and ranks not in handles:
             handles[ranks] = dist.new_group(
                 list(ranks), timeout=timeout, use_local_synchronization=True, group_desc=f"{name}:{ranks[0]}"
             )
-        groups[name] = Group(name, ranks, ranks.index(rank), handles.get(ranks))
+        groups[name] = Group(name, ranks, ranks.index(rank), handles.get(ranks), log)
     if device.type == "cuda":
         # NCCL builds a communicator at its first use, which for p2p must be one that the whole group takes part in.
         all_reduce(torch.zeros(1, device=device), groups["pp"])
-    return ParallelContext(grid=grid, rank=rank, device=device, groups=groups)
+    return ParallelContext(grid=grid, rank=rank, device=device, groups=groups, log=log)
