@@ -2,7 +2,9 @@
 """Who started this process and how it joins the others; the only file that reads os.environ.
 
 Three launchers are known: torchrun (RANK, WORLD_SIZE, ...), `srun` without torchrun (SLURM_PROCID, ...), and none,
-which is a world of one. torchrun under srun counts as torchrun.
+which is a world of one. torchrun under srun counts as torchrun. The batch script of a Slurm job counts as none: it has
+SLURM_PROCID=0 and the SLURM_NTASKS of the whole job, though nothing started the others; SLURM_STEP_* are set for what
+`srun` started, and for nothing else.
 """
 
 import contextlib
@@ -19,7 +21,8 @@ import torch.distributed as dist
 from megatron_core.config.parallel import ParallelConfig
 from megatron_core.errors import ConfigError
 
-_SLURM_PORT_BASE, _SLURM_PORT_SPAN = 20000, 20000
+# Below 32768, from where Linux takes ports for outgoing connections.
+_SLURM_PORT_BASE, _SLURM_PORT_SPAN = 20000, 12000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +38,14 @@ class Launch:
     port: int = 0
     threads_given: bool = False
     """Whether OMP_NUM_THREADS says how many threads a rank takes."""
+    restarts: int = 0
+    """How often this job ran before: requeued by Slurm, or restarted by torchrun."""
 
 
 def detect(environ: Mapping[str, str] = os.environ) -> Launch:
     """Read the launcher's variables. Raises ConfigError where one is missing or no number."""
     threads_given = "OMP_NUM_THREADS" in environ
+    restarts = _number(environ, "SLURM_RESTART_COUNT", "0") + _number(environ, "TORCHELASTIC_RESTART_COUNT", "0")
     if "RANK" in environ and "WORLD_SIZE" in environ:
         return Launch(
             launcher="torchrun",
@@ -50,20 +56,23 @@ def detect(environ: Mapping[str, str] = os.environ) -> Launch:
             address=environ.get("MASTER_ADDR", "127.0.0.1"),
             port=_number(environ, "MASTER_PORT", "29500"),
             threads_given=threads_given,
+            restarts=restarts,
         )
-    if "SLURM_PROCID" in environ and _number(environ, "SLURM_NTASKS", "1") > 1:
+    tasks = _number(environ, "SLURM_STEP_NUM_TASKS", environ.get("SLURM_NTASKS", "1"))
+    if "SLURM_STEP_NODELIST" in environ and tasks > 1:
         job = _number(environ, "SLURM_JOB_ID", "0")
         return Launch(
             launcher="srun",
             rank=_number(environ, "SLURM_PROCID"),
-            world_size=_number(environ, "SLURM_NTASKS"),
+            world_size=tasks,
             local_rank=_number(environ, "SLURM_LOCALID", "0"),
             local_world_size=_tasks_on_node(environ),
-            address=environ.get("MASTER_ADDR") or first_host(environ.get("SLURM_STEP_NODELIST", "127.0.0.1")),
+            address=environ.get("MASTER_ADDR") or first_host(environ["SLURM_STEP_NODELIST"]),
             port=_number(environ, "MASTER_PORT", str(_SLURM_PORT_BASE + job % _SLURM_PORT_SPAN)),
             threads_given=threads_given,
+            restarts=restarts,
         )
-    return Launch(launcher="alone", threads_given=threads_given)
+    return Launch(launcher="alone", threads_given=threads_given, restarts=restarts)
 
 
 def _number(environ: Mapping[str, str], name: str, default: str | None = None) -> int:
@@ -74,17 +83,21 @@ def _number(environ: Mapping[str, str], name: str, default: str | None = None) -
 
 
 def _tasks_on_node(environ: Mapping[str, str]) -> int:
-    """From SLURM_STEP_TASKS_PER_NODE such as `8(x280)` or `4,3`: the first node's count."""
-    first = re.match(r"\d+", environ.get("SLURM_STEP_TASKS_PER_NODE", environ.get("SLURM_NTASKS_PER_NODE", "1")))
-    return int(first[0]) if first else 1
+    """This node's part of SLURM_STEP_TASKS_PER_NODE, such as `8(x280)` or `4(x2),3`."""
+    node = _number(environ, "SLURM_NODEID", "0")
+    for tasks, nodes in re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", "")):
+        node -= int(nodes or 1)
+        if node < 0:
+            return int(tasks)
+    return 1
 
 
 def first_host(nodelist: str) -> str:
-    """First host of a Slurm node list: `n[07-09,12]` -> `n07`; `a1,b2` -> `a1`."""
-    match = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,]*))?", nodelist)
-    if match is None:
+    """First host of a Slurm node list: `n[07-09,12]` -> `n07`; `a1,b2` -> `a1`; `rack[2-3]n[0-7]` -> `rack2n0`."""
+    match = re.match(r"(?:[^,\[]|\[\d[^\]]*\])+", nodelist)
+    if match is None or nodelist.startswith("["):
         raise ConfigError(f"cannot read a host from SLURM_STEP_NODELIST={nodelist!r}: set MASTER_ADDR.")
-    return match[1] + (match[2] or "") + (match[3] or "")
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", match[0])
 
 
 def choose_device(launch: Launch, config: ParallelConfig) -> torch.device:

@@ -20,14 +20,27 @@ TORCHRUN = {
     "MASTER_ADDR": "n1",
     "MASTER_PORT": "1234",
 }
-SRUN = {
-    "SLURM_PROCID": "5",
+BATCH = {
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
     "SLURM_NTASKS": "8",
-    "SLURM_LOCALID": "1",
-    "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
-    "SLURM_STEP_NODELIST": "node[07-08]",
+    "SLURM_NTASKS_PER_NODE": "4",
+    "SLURM_TASKS_PER_NODE": "4(x2)",
+    "SLURM_JOB_NODELIST": "node[07-08]",
     "SLURM_JOB_ID": "100042",
 }
+"""What a batch script sees."""
+SRUN = {
+    **BATCH,
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+    "SLURM_STEP_NODELIST": "node[07-08]",
+}
+"""What a rank sees that the same script's srun started."""
 
 
 def test_nothing_set_is_a_world_of_one() -> None:
@@ -46,7 +59,7 @@ def test_srun() -> None:
     launch = detect({**SRUN, "OMP_NUM_THREADS": "4"})
     assert (launch.launcher, launch.rank, launch.world_size) == ("srun", 5, 8)
     assert (launch.local_rank, launch.local_world_size) == (1, 4)
-    assert (launch.address, launch.port) == ("node07", 20042)
+    assert (launch.address, launch.port) == ("node07", 24042)
     assert launch.threads_given
 
 
@@ -57,6 +70,33 @@ def test_srun_takes_the_address_and_port_it_is_given() -> None:
 
 def test_a_single_slurm_task_is_alone() -> None:
     assert detect({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}).launcher == "alone"
+    one_of_the_job = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NODELIST": "node07"}
+    assert detect({**BATCH, **one_of_the_job}) == Launch(launcher="alone"), "srun -n1"
+
+
+def test_the_batch_script_is_not_the_first_of_ranks_that_no_one_started() -> None:
+    assert detect(BATCH) == Launch(launcher="alone")
+
+
+@pytest.mark.parametrize(("node", "tasks"), [(0, 4), (1, 4), (2, 3), (3, 1)])
+def test_nodes_may_have_unequal_numbers_of_tasks(node: int, tasks: int) -> None:
+    variables = {"SLURM_STEP_TASKS_PER_NODE": "4(x2),3,1", "SLURM_NODEID": str(node), "SLURM_STEP_NUM_TASKS": "12"}
+    assert detect({**SRUN, **variables}).local_world_size == tasks
+
+
+@pytest.mark.parametrize(
+    ("variables", "restarts"),
+    [
+        (TORCHRUN, 0),
+        (SRUN, 0),
+        ({**SRUN, "SLURM_RESTART_COUNT": "3"}, 3),
+        ({**BATCH, "SLURM_RESTART_COUNT": "1"}, 1),
+        ({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}, 2),
+        ({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2", "SLURM_RESTART_COUNT": "3"}, 5),
+    ],
+)
+def test_how_often_the_job_ran_before(variables: dict[str, str], restarts: int) -> None:
+    assert detect(variables).restarts == restarts
 
 
 @pytest.mark.parametrize(
@@ -76,6 +116,7 @@ def test_what_is_no_number_is_named(variables: dict[str, str], name: str) -> Non
         ("n[07-09,12]", "n07"),
         ("n[3,5]", "n3"),
         ("rack[1-2]-gpu,x", "rack1-gpu"),
+        ("rack[2-3]n[0-7],x", "rack2n0"),
         ("gpu-a100-[001-128]", "gpu-a100-001"),
         ("n1.cluster.org", "n1.cluster.org"),
     ],
@@ -151,7 +192,8 @@ def test_ranks_talk_over_the_store(tmp_path: Path) -> None:
         "    torch.distributed.barrier()\n"
     )
     port = str(20000 + os.getpid() % 10000)
-    common = {**os.environ, "SLURM_NTASKS": "2", "SLURM_JOB_ID": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    slurm = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": "1"}
+    common = {**os.environ, **slurm, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     ranks = [
         subprocess.Popen([sys.executable, str(script)], env={**common, "SLURM_PROCID": r, "SLURM_LOCALID": r})
         for r in ("0", "1")
