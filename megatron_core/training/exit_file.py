@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""<save>/exit.json: how a run ended, for launch scripts. torchrun hides exit codes; this file keeps them.
+
+One JSON object in one line: code, reason, step and, where one is known, checkpoint_step, the newest step that a later
+run can start from. No file: the run is still going, or it died.
+"""
+
+import json
+import logging
+import os
+from pathlib import Path
+
+EXIT_FILE = "exit.json"
+LOGGER = logging.getLogger("megatron_core")
+
+
+def remove_exit_file(save: Path) -> None:
+    """Forget an earlier run's ending, which would speak for this one, should this one die."""
+    (save / EXIT_FILE).unlink(missing_ok=True)
+
+
+def write_exit_file(save: Path, *, code: int, reason: str, step: int, checkpoint_step: int | None = None) -> None:
+    """Write the file whole or not at all. A disk that takes nothing more is reported and changes nothing else.
+
+    code: as in the contract on exit codes, also under torchrun, whose ranks leave with 0 instead of 75.
+    """
+    record: dict[str, int | str] = {"code": code, "reason": reason, "step": step}
+    if checkpoint_step is not None:
+        record["checkpoint_step"] = checkpoint_step
+    unfinished = save / f"{EXIT_FILE}.tmp"
+    try:
+        save.mkdir(parents=True, exist_ok=True)
+        with unfinished.open("w") as file:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(save / EXIT_FILE)
+        _sync(save)
+    except OSError as error:
+        LOGGER.error("cannot write %s: %s. It would have said: %s", save / EXIT_FILE, error, json.dumps(record))
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
