@@ -36,6 +36,13 @@ class Record:
         """A whole number."""
         return integer_of(self.value(key), f"{self._where}: {key}")
 
+    def number(self, key: str) -> float:
+        """A finite number."""
+        value = self.value(key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise CheckpointError(f"{self._where}: {key} is {quote(value)}, not a finite number")
+        return float(value)
+
     def text(self, key: str) -> str:
         """A string."""
         return text_of(self.value(key), f"{self._where}: {key}")

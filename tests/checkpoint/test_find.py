@@ -42,8 +42,23 @@ def test_nothing_to_lose(tmp_path: Path) -> None:
     assert find_newest(tmp_path) == Found(manifest=None)
     (tmp_path / "metrics.jsonl").write_text("")
     prepare(tmp_path, 10)
-    found = find_newest(tmp_path)
+    found = find_newest(tmp_path, own=True)
     assert found.manifest is None and "step_00000010 has no manifest.json" in found.passed_over[0]
+
+
+def test_what_another_run_left_is_nothing_to_start_new_from(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(CheckpointError, match=r"holds no step_\* directory, but metrics\.jsonl; name a directory that"):
+        find_newest(tmp_path)
+    prepare(tmp_path, 10)
+    with pytest.raises(CheckpointError, match=r"no usable checkpoint: .*step_00000010 has no manifest\.json"):
+        find_newest(tmp_path)
+
+
+def test_a_checkpoint_instead_of_the_directory_that_holds_it(tmp_path: Path) -> None:
+    small_checkpoint.save(tmp_path, 10)
+    with pytest.raises(CheckpointError, match="is one checkpoint: --load the directory that holds it, --ckpt-step its"):
+        find_newest(tmp_path / "step_00000010")
 
 
 def test_only_damaged_ones(tmp_path: Path) -> None:
@@ -60,13 +75,25 @@ def test_nothing_older(tmp_path: Path) -> None:
         find_newest(tmp_path, below=90)
 
 
+@pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("text", ["999", "", "garbage"])
-def test_another_programs_tracker(tmp_path: Path, text: str) -> None:
+def test_another_programs_tracker(tmp_path: Path, text: str, own: bool) -> None:
     (tmp_path / "latest_checkpointed_iteration.txt").write_text(text)
-    with pytest.raises(CheckpointError, match=r"holds latest_checkpointed_iteration\.txt, which looks like another"):
-        find_newest(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"iteration\.txt, which looks like a Megatron-LM checkpoint, and no step_"
+    ):
+        find_newest(tmp_path, own=own)
     small_checkpoint.save(tmp_path, 7)
     assert find_newest(tmp_path).manifest is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "program"), [("global_step10", "DeepSpeed"), ("__0_0.distcp", "torch.distributed"), ("x.pt", "torch.save")]
+)
+def test_files_of_other_programs(tmp_path: Path, name: str, program: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(CheckpointError, match=f"holds {name}, which looks like a .*{program}"):
+        find_newest(tmp_path, own=True)
 
 
 def test_a_link_is_no_reason_to_start_new(tmp_path: Path) -> None:

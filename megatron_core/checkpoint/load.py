@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a checkpoint of any layout into the tensors of this one, each rank reading just its bytes.
+
+Every block is checked as it is read. Before anything goes on, all ranks know whether each of them read all: if one did
+not, all of them load the next older checkpoint. Weights with an fp32 master come from the widest copy there is.
+"""
+
+from collections.abc import Collection, Sequence
+
+from megatron_core.checkpoint.agree import Shapes, first_failure, union_of_shapes
+from megatron_core.checkpoint.choose import LOGGER, Chosen, choose
+from megatron_core.checkpoint.held import Held
+from megatron_core.checkpoint.manifest import Manifest
+from megatron_core.checkpoint.match import require_match
+from megatron_core.checkpoint.reader import CheckpointReader
+from megatron_core.errors import CheckpointError
+from megatron_core.parallel.context import ParallelContext
+
+_MODEL, _MASTER = "model/", "master/"
+_MOMENTS = ("adam_m", "adam_v")
+
+
+def load_tensors(chosen: Chosen, held: Sequence[Held], ctx: ParallelContext, *, with_optim: bool) -> Chosen:
+    """Fill every tensor of `held` and return the checkpoint that it came from. All ranks must call.
+
+    `held`: what the run holds, of the weights alone without `with_optim`. The result is an older checkpoint than
+    `chosen` where a part of that is damaged. Raises CheckpointError on every rank where tensors do not fit, or nothing
+    older is whole; `held` then holds nothing of use.
+    """
+    expected = union_of_shapes({tensor.name: tensor.shape for tensor in held}, ctx)
+    while True:
+        require_fit(chosen.manifest, expected, with_optim=with_optim)
+        reason = first_failure(_fill(chosen, held, with_optim=with_optim), ctx)
+        if reason is None:
+            return chosen
+        chosen = _older(chosen, reason, ctx)
+
+
+def require_fit(manifest: Manifest, expected: Shapes, *, with_optim: bool) -> None:
+    """Raise CheckpointError unless the checkpoint holds what the run's tensors are filled from, and nothing else.
+
+    expected: global shapes of all tensors of the run. Masters are what the checkpoint has, whatever the run has: the
+    weights are the same numbers.
+    """
+    sections = {entry.name.partition("/")[0] for entry in manifest.tensors}
+    if with_optim and sections.isdisjoint(_MOMENTS):
+        raise CheckpointError(
+            f"the checkpoint of step {manifest.step} was saved without optimizer state (--no-save-optim): load its "
+            "weights alone with --no-load-optim, or with --finetune from step 0"
+        )
+    wanted = {name: shape for name, shape in expected.items() if not name.startswith(_MASTER)}
+    compared = ["model", *_MOMENTS] if with_optim else ["model"]
+    if with_optim and "master" in sections:
+        compared.append("master")
+        wanted |= {_MASTER + name[len(_MODEL) :]: s for name, s in expected.items() if name.startswith(_MODEL)}
+    require_match(manifest, wanted, compared)
+
+
+def _fill(chosen: Chosen, held: Sequence[Held], *, with_optim: bool) -> str | None:
+    """Read all of `held`; why that failed, or None. Any failure counts as damage: another checkpoint may be whole."""
+    stored = {entry.name for entry in chosen.manifest.tensors}
+    masters = {tensor.name.removeprefix(_MASTER): tensor.values for tensor in held if tensor.name.startswith(_MASTER)}
+    followers = []  # 16-bit weights, cast from their masters once those are there
+    try:
+        with CheckpointReader(chosen.directory, chosen.manifest) as reader:
+            for tensor in held:
+                if tensor.name.startswith(_MODEL) and tensor.name.removeprefix(_MODEL) in masters:
+                    followers.append(tensor)
+                else:
+                    name = _widest(tensor.name, stored) if with_optim else tensor.name
+                    reader.fill(tensor.values, name, tensor.rectangle)
+    except (CheckpointError, OSError) as error:
+        return str(error)
+    for tensor in followers:
+        tensor.values.copy_(masters[tensor.name.removeprefix(_MODEL)])
+    return None
+
+
+def _widest(name: str, stored: Collection[str]) -> str:
+    """The stored tensor that holds these numbers in the most bits: of weights and masters the master, if there."""
+    if not name.startswith((_MODEL, _MASTER)):
+        return name
+    parameter = name.partition("/")[2]
+    return _MASTER + parameter if _MASTER + parameter in stored else _MODEL + parameter
+
+
+def _older(chosen: Chosen, reason: str, ctx: ParallelContext) -> Chosen:
+    """The next older checkpoint, after saying why. Raises CheckpointError where there is none or none may be taken."""
+    damage = f"the checkpoint of step {chosen.step} cannot be read: {reason}"
+    if chosen.source.step is not None:
+        raise CheckpointError(f"{damage}; without --ckpt-step an older one would be taken")
+    if ctx.rank == 0:
+        LOGGER.warning("%s; falling back to an older one", damage)
+    try:
+        older = choose(chosen.source, ctx, below=chosen.step)
+    except CheckpointError as error:
+        raise CheckpointError(f"{damage}; {error}") from None
+    assert older is not None, "where a newer one was damaged, finding no older one is an error"
+    return older

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration in a checkpoint against that of the run which goes on from it.
+
+A model that is another function, or an optimizer that would go on under another schedule, is an error that lists every
+difference; data and batch may change, but never silently (DAT-04). Pure.
+"""
+
+import dataclasses
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from megatron_core.checkpoint.plain import quote
+from megatron_core.config.fields import Field, all_fields, replace_fields
+from megatron_core.config.run import RunConfig
+from megatron_core.config.values import from_yaml, to_yaml
+from megatron_core.errors import CheckpointError, ConfigError
+from megatron_core.training.config_fields import ARCHITECTURE, RECIPE, SCHEDULE, SHAPES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconciled:
+    """What a run goes on with."""
+
+    config: RunConfig
+    notes: tuple[str, ...]
+    """What is different from the checkpoint, a line each, to be said aloud."""
+
+
+def config_to_json(config: RunConfig) -> dict[str, Any]:
+    """A resolved config as it is saved: sections of fields, tuples as lists."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=to_yaml))
+    return plain
+
+
+def config_from_json(value: Mapping[str, Any]) -> RunConfig:
+    """The config in a checkpoint. Fields of which it knows nothing have their defaults, as they had when it was saved.
+
+    Raises CheckpointError where a value is not of its field's type. Fields that this program does not know are left
+    out: what shapes a tensor shows in the tensors.
+    """
+    values: dict[Field, object] = {}
+    for field in all_fields():
+        section = value.get(field.section, {})
+        if not isinstance(section, dict):
+            raise CheckpointError(f"the checkpoint's config: {field.section} is {quote(section)}, not an object")
+        if field.name in section:
+            try:
+                values[field] = from_yaml(field.type, section[field.name])
+            except ValueError as error:
+                raise CheckpointError(f"the checkpoint's config: {field.section}.{field.name} {error}") from None
+    return replace_fields(RunConfig(), values)
+
+
+def reconcile(config: RunConfig, saved: RunConfig, *, step: int, seed: int) -> Reconciled:
+    """The config to go on with from the checkpoint of `step`, which was saved under `saved` with that seed.
+
+    Raises ConfigError with all differences that must not be.
+    """
+    checkpoint = config.checkpoint
+    notes: list[str] = []
+    problems: list[str] = []
+    model = _differences(config, saved, _architecture(config, saved))
+    schedule = _differences(config, saved, _schedule(config, saved))
+    if model and checkpoint.finetune:
+        notes += model
+    elif model:
+        problems.append(_listed("was trained as another model", model, _MODEL_REMEDY))
+    if checkpoint.use_checkpoint_opt_param_scheduler:
+        notes += [f"{line}; the checkpoint's counts" for line in schedule]
+        config = _with_schedule_of(saved, config)
+    elif checkpoint.override_opt_param_scheduler:
+        notes += [f"{line}; this run's counts" for line in schedule]
+    elif schedule and checkpoint.load_optim and not checkpoint.finetune:
+        problems.append(_listed("was trained under another schedule", schedule, _schedule_remedy(config, saved)))
+    if problems:
+        raise ConfigError("\n".join(f"the checkpoint of step {step} {problem}" for problem in problems))
+    if not checkpoint.finetune:
+        notes += _differences(config, saved, RECIPE)
+    if checkpoint.load_rng and not checkpoint.finetune and seed != config.training.seed:
+        notes.append(f"seed: {seed} as in the checkpoint, not {config.training.seed}; --no-load-rng takes this run's")
+        config = dataclasses.replace(config, training=dataclasses.replace(config.training, seed=seed))
+    return Reconciled(config=config, notes=(*notes, *_layout_note(config, saved)))
+
+
+def model_arguments(saved: RunConfig) -> dict[str, object]:
+    """Fields of the section model that --use-checkpoint-args takes from a checkpoint, with their values."""
+    names = ARCHITECTURE | SHAPES | {"seq_length", "hidden_dropout", "attention_dropout"}
+    return {field.name: _value(saved, field) for field in _fields(names)}
+
+
+def _fields(names: Collection[str]) -> list[Field]:
+    return [field for field in all_fields() if field.name in names]
+
+
+def _value(config: RunConfig, field: Field) -> object:
+    return getattr(getattr(config, field.section), field.name)
+
+
+def _differences(config: RunConfig, saved: RunConfig, names: Collection[str]) -> list[str]:
+    """A line for each of these fields whose values differ."""
+    return [
+        f"{field.name}: {_shown(_value(saved, field))} in the checkpoint, {_shown(_value(config, field))} in this run"
+        for field in _fields(names)
+        if _value(saved, field) != _value(config, field)
+    ]
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "unset"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _architecture(config: RunConfig, saved: RunConfig) -> Collection[str]:
+    """Fields that make another function; a vocabulary that only the tokenizer knows is compared by the tensors."""
+    known = config.model.vocab_size is not None and saved.model.vocab_size is not None
+    return ARCHITECTURE if known else ARCHITECTURE - {"vocab_size"}
+
+
+def _schedule(config: RunConfig, saved: RunConfig) -> Collection[str]:
+    """Fields that make another schedule, where they have a say."""
+    names = SCHEDULE
+    optims = (config.optim, saved.optim)
+    if all(optim.lr_decay_style == "constant" and optim.lr_warmup_fraction is None for optim in optims):
+        names -= {"lr_decay_iters", "lr_decay_samples"}
+    if any(optim.weight_decay_incr_style != "constant" for optim in optims):
+        names |= {"train_iters", "train_samples"}  # the ramp ends where the run does
+    return names
+
+
+def _with_schedule_of(saved: RunConfig, config: RunConfig) -> RunConfig:
+    if (saved.training.train_samples is None) != (config.training.train_samples is None):
+        raise ConfigError(
+            "--use-checkpoint-opt-param-scheduler: one of checkpoint and run counts in --train-iters, the other in "
+            "--train-samples; give the length as the checkpoint did, or use --override-opt-param-scheduler"
+        )
+    return replace_fields(config, {field: _value(saved, field) for field in _fields(SCHEDULE)})
+
+
+_MODEL_REMEDY = "give the checkpoint's values (--use-checkpoint-args takes them), or load weights alone with --finetune"
+
+
+def _schedule_remedy(config: RunConfig, saved: RunConfig) -> str:
+    """What to set; a decay length is mostly derived from the run's length, which is what was really changed."""
+    both = (
+        "--override-opt-param-scheduler takes this run's values, --use-checkpoint-opt-param-scheduler the checkpoint's"
+    )
+    for name in ("lr_decay_iters", "lr_decay_samples"):
+        own, old = getattr(config.optim, name), getattr(saved.optim, name)
+        length = name.replace("lr_decay", "train")
+        if old != own and own == getattr(config.training, length) and old is not None:
+            flags = f"--{length} {own} without --{name}".replace("_", "-")
+            return f"{both}; {flags} stretches the decay to the new end, --{name.replace('_', '-')} {old} keeps it"
+    return both
+
+
+def _listed(what: str, lines: list[str], remedy: str) -> str:
+    if len(lines) == 1:
+        return f"{what}: {lines[0]}. Remedy: {remedy}."
+    return "\n  ".join([f"{what}: {len(lines)} fields differ:", *lines, f"Remedy: {remedy}."])
+
+
+def _layout_note(config: RunConfig, saved: RunConfig) -> list[str]:
+    before, now = _layout(saved), _layout(config)
+    return [] if before == now else [f"saved in {before}, goes on in {now}"]
+
+
+def _layout(config: RunConfig) -> str:
+    parallel = config.parallel
+    return (
+        f"{config.optim.precision} at tp {parallel.tensor_model_parallel_size} x pp "
+        f"{parallel.pipeline_model_parallel_size}"
+    )
