@@ -41,3 +41,10 @@ class CheckpointConfig:
     """Where the checkpoint's learning-rate and weight-decay schedules differ from this run's, take this run's."""
     use_checkpoint_opt_param_scheduler: bool = False
     """Where they differ, take the checkpoint's. With neither switch a difference is an error."""
+
+    @property
+    def keep_last(self) -> int | None:
+        """How many of the newest checkpoints stay; None: all."""
+        if self.most_recent_k is None:
+            return None if self.save_retain_interval is None else 1
+        return None if self.most_recent_k == -1 else self.most_recent_k

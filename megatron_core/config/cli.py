@@ -5,12 +5,16 @@ Field values are read here and not by tyro, which makes the help: it stops at th
 costs a quarter of a second on each of the ranks that share a core.
 """
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from megatron_core.config.arguments import Argument, split_arguments
+from megatron_core.config.checkpoint import CheckpointConfig
 from megatron_core.config.fields import Field, all_fields, replace_fields
+from megatron_core.config.idle import idle_settings
 from megatron_core.config.megatron_flags.table import flag_table
 from megatron_core.config.run import RunConfig
 from megatron_core.config.translate import translate
@@ -33,6 +37,10 @@ _HELP = """Train a GPT: flags override the YAML file of --config, which override
 docs/configuration.md lists."""
 
 
+ModelReader = Callable[[CheckpointConfig], Mapping[str, Any] | None]
+"""Gives fields of the section model, by name, from the checkpoint that these settings choose; None: there is none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parsed:
     """A command line understood."""
@@ -46,9 +54,10 @@ class Parsed:
     """What to tell the person once: flags read under another name, flags without effect."""
 
 
-def parse(argv: Sequence[str], world_size: int | None = None) -> Parsed:
+def parse(argv: Sequence[str], world_size: int | None = None, *, checkpoint_model: ModelReader | None = None) -> Parsed:
     """Read the words after the program's name; `world_size` is the launcher's, None where there is none.
 
+    `checkpoint_model` is asked with --use-checkpoint-args, which is an error without it; what it raises comes through.
     Raises ConfigError with every fault of flags, file and configuration at once. Prints the help and exits on --help.
     """
     arguments = split_arguments(argv)
@@ -58,15 +67,20 @@ def parse(argv: Sequence[str], world_size: int | None = None) -> Parsed:
     fields = all_fields()
     told = translate([argument for argument in arguments if argument.name not in _OWN], fields, flag_table())
     file = _read_file(own.get("config"), fields)
-    config = replace_fields(RunConfig(), {**file.values, **told.values})
+    given = {**file.values, **told.values}
+    config = replace_fields(RunConfig(), given)
     problems += [*file.problems, *told.problems]
+    readable = not (told.unreadable or file.problems)
+    checkpoint_note: tuple[str, ...] = ()
+    if readable and config.checkpoint.use_checkpoint_args and config.checkpoint.load is not None:
+        config, checkpoint_note = _with_checkpoint_model(config, checkpoint_model, given)
     print_config = bool(own.get("print-config"))
     world, world_note = _world_size(own.get("world-size"), world_size, print_config, config)
-    if not (told.unreadable or file.problems):
+    if readable:
         problems += violations(config, world)
     if problems:
         raise ConfigError(_message(problems))
-    notes = (*told.notes, *world_note)
+    notes = (*told.notes, *checkpoint_note, *idle_settings(config.checkpoint), *world_note)
     return Parsed(config=config.resolve(world), world_size=world, print_config=print_config, notes=notes)
 
 
@@ -89,6 +103,25 @@ def _read_file(path: object, fields: Sequence[Field]) -> YamlValues:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read --config {path}: {error}") from error
     return read_yaml(text, str(path), fields)
+
+
+def _with_checkpoint_model(
+    config: RunConfig, read: ModelReader | None, given: Mapping[Field, object]
+) -> tuple[RunConfig, tuple[str, ...]]:
+    """`config` with the model of the checkpoint, and what it sets otherwise than flags and file, which were `given`."""
+    load = config.checkpoint.load
+    if read is None:
+        raise ConfigError("--use-checkpoint-args: this command reads no checkpoint; leave it out")
+    saved = read(config.checkpoint)
+    if saved is None:
+        return config, (f"--use-checkpoint-args: no checkpoint in --load {load}; flags and file say what the model is",)
+    adopted = dataclasses.replace(config, model=dataclasses.replace(config.model, **saved))
+    changed = [
+        f"--{field.flag} {saved[field.name]} instead of {value}"
+        for field, value in given.items()
+        if field.section == "model" and field.name in saved and saved[field.name] != value
+    ]
+    return adopted, (f"--use-checkpoint-args takes from the checkpoint: {', '.join(changed)}",) if changed else ()
 
 
 def _world_size(

@@ -68,6 +68,7 @@ class RunConfig:
             optim=dataclasses.replace(optim, lr_decay_iters=decay_iters, lr_decay_samples=decay_samples),
             data=dataclasses.replace(self.data, split=split, tokenizer_type=self.data.tokenizer),
             training=dataclasses.replace(training, global_batch_size=_largest_batch(training, dp)),
+            checkpoint=dataclasses.replace(self.checkpoint, most_recent_k=self.checkpoint.keep_last or -1),
         )
 
 

@@ -48,7 +48,7 @@ class TrainingConfig:
     loss_spike_factor: float = 1.5
     """Loss over the mean of recent losses from which on it is a spike; above 1."""
     iterations_to_skip: tuple[str, ...] = ()
-    """Steps whose batches are read but not trained on: N or N-M, both included, counted from 1."""
+    """Steps N or N-M (both included) to pass over: step and samples move on, weights and learning rate do not."""
     check_weight_hash_across_dp_replicas_interval: int | None = None
     """Steps between checks that data-parallel replicas hold equal weights."""
 

@@ -45,7 +45,7 @@ def command_line(entry):
 def test_flags_of_public_scripts_are_accepted_or_not_yet_built(entry):
     argv = command_line(entry)
     try:
-        assert parse([*argv, "--print-config"]).print_config
+        assert parse([*argv, "--print-config"], checkpoint_model=lambda checkpoint: {}).print_config
     except ConfigError as error:
         flag = entry.split()[1]
         assert str(error).startswith("not yet: "), entry
@@ -98,18 +98,7 @@ def test_flags_override_the_file_which_overrides_defaults(tmp_path):
 
 
 def test_all_problems_come_at_once():
-    argv = [
-        *MINIMAL,
-        "--zero-stage",
-        "1",
-        "--num-experts",
-        "8",
-        "--made-up",
-        "--global-batch-size",
-        "3",
-        "--fp16",
-        "--bf16",
-    ]
+    argv = [*MINIMAL, *shlex.split("--zero-stage 1 --num-experts 8 --made-up --global-batch-size 3 --fp16 --bf16")]
     with pytest.raises(ConfigError) as error:
         parse(argv)
     assert str(error.value).splitlines() == [
@@ -155,6 +144,48 @@ def test_the_world_size():
     assert parse([*MINIMAL, "--world-size", "1"]).world_size == 1
     with pytest.raises(ConfigError, match="the world has 0 ranks"):
         parse([*MINIMAL, "--world-size", "0"])
+
+
+def test_the_model_of_a_checkpoint_wins_over_flags_and_file(tmp_path):
+    (tmp_path / "run.yaml").write_text("model: {hidden_size: 64, swiglu: true}\n")
+    argv = shlex.split(
+        f"--config {tmp_path}/run.yaml --num-layers 4 --seq-length 32 --micro-batch-size 2 --lr 1e-3 --train-iters 9 "
+        "--mock-data --vocab-size 100 --use-checkpoint-args --load out --ckpt-step 7"
+    )
+    asked = []
+
+    def checkpoint_model(checkpoint):
+        asked.append((checkpoint.load, checkpoint.ckpt_step))
+        saved = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 8, "swiglu": False}
+        return {**saved, "max_position_embeddings": 32}
+
+    parsed = parse(argv, checkpoint_model=checkpoint_model)
+    model = parsed.config.model
+    assert asked == [("out", 7)]
+    assert (model.num_layers, model.num_attention_heads, model.swiglu, model.seq_length) == (2, 8, False, 32)
+    assert model.ffn_hidden_size == 4 * 64  # follows from what the checkpoint says
+    assert parsed.notes == (
+        "--use-checkpoint-args takes from the checkpoint: --swiglu False instead of True, --num-layers 2 instead of 4",
+    )
+
+
+def test_a_checkpoint_is_read_for_its_model_only_where_it_is_asked_for():
+    wanted = [*MINIMAL, "--use-checkpoint-args", "--load", "out"]
+    absent = parse(wanted, checkpoint_model=lambda checkpoint: None)
+    assert absent.config.model.num_layers == 4
+    assert absent.notes == ("--use-checkpoint-args: no checkpoint in --load out; flags and file say what the model is",)
+    with pytest.raises(ConfigError, match="this command reads no checkpoint; leave it out"):
+        parse(wanted)
+    with pytest.raises(ConfigError, match=r"^--use-checkpoint-args: set --load DIR"):
+        parse([*MINIMAL, "--use-checkpoint-args"], checkpoint_model=lambda checkpoint: pytest.fail("nothing to read"))
+    parse([*MINIMAL, "--load", "out"], checkpoint_model=lambda checkpoint: pytest.fail("not asked for"))
+
+
+def test_what_has_no_effect_without_save_and_load_is_said():
+    assert parse([*MINIMAL, *shlex.split("--save-interval 10 --no-load-optim")]).notes == (
+        "without effect, since nothing is saved without --save DIR: --save-interval",
+        "without effect, since nothing is loaded without --load DIR: --no-load-optim",
+    )
 
 
 def test_help_names_sections_flags_and_meanings(capsys):

@@ -34,6 +34,9 @@ def test_required_fields_are_said_to_be_required():
         ("profile_ranks", (0, -1), ">= 0"),
         ("rampup_batch_size", (1, 1, -5), ">= 0"),
         ("z_loss_coeff", -1e-4, ">= 0"),
+        ("loss_spike_factor", 1.0, "> 1"),
+        ("save_interval", 0, ">= 1"),
+        ("most_recent_k", -2, ">= -1"),
     ],
 )
 def test_each_bound(config_with, field, value, bounds):

@@ -13,6 +13,8 @@ import pytest
         {"pipeline_model_parallel_size": 2, "num_layers_per_virtual_pipeline_stage": 2, "sequence_parallel": True},
         {"train_iters": None, "train_samples": 1000},
         {"tensor_model_parallel_size": 2, "sequence_parallel": True, "global_batch_size": 16},
+        {"save": "out", "save_interval": 10, "save_retain_interval": 100},
+        {"save": "out", "save_interval": 10, "save_retain_interval": 100, "most_recent_k": -1},
     ],
 )
 def test_resolving_twice_changes_nothing(config_with, values):
@@ -45,3 +47,8 @@ def test_spaces_in_the_split_go(config_with):
 
 def test_the_bucket_grows_with_the_replicas(config_with):
     assert config_with().resolve(64).parallel.ddp_bucket_size == 64_000_000
+
+
+def test_how_many_checkpoints_stay_is_written_out(config_with):
+    assert config_with().resolve(1).checkpoint.most_recent_k == -1
+    assert config_with(save_interval=10, save_retain_interval=100).resolve(1).checkpoint.most_recent_k == 1

@@ -32,6 +32,15 @@ def values(line):
         ("--no-query-key-layer-scaling", {"apply_query_key_layer_scaling": False}),
         ("--tokenizer-type PretrainedFromHF", {"tokenizer_type": "HuggingFaceTokenizer"}),
         ("--profile-ranks 0 1", {"profile_ranks": (0, 1)}),
+        ("--no-async-save --no-save-optim", {"async_save": False, "save_optim": False}),
+        ("--persistent-save-interval 10", {"save_interval": 10}),
+        ("--override-lr-scheduler", {"override_opt_param_scheduler": True}),
+        ("--override-opt_param-scheduler", {"override_opt_param_scheduler": True}),
+        ("--skip-train-iteration-range 40701-40900 7-9", {"iterations_to_skip": ("40701-40900", "7-9")}),
+        ("--kill-switch-file stop", {"kill_switch_path": "stop"}),
+        ("--exit-signal-handler-for-training --exit-signal SIGTERM", {"exit_signal_handler": True}),
+        ("--check-for-spiky-loss", {"loss_spike_policy": "stop", "loss_spike_factor": 10.0}),
+        ("--ckpt-format torch_dist --dist-ckpt-strictness assume_ok_unexpected --no-save-rng", {}),
         # The unfused GELU of Megatron is the exact one, unless the tanh form is asked for as well.
         ("--no-bias-gelu-fusion", {"gelu": "exact"}),
         ("--no-bias-gelu-fusion --openai-gelu", {"gelu": "tanh"}),
@@ -58,8 +67,8 @@ def test_what_has_no_effect_is_said_in_one_line():
 
 def test_all_that_is_wrong_is_collected():
     result = told(
-        "--num-experts 8 --recompute-activations --moe-router-topk 2 --use-distributed-optimizer --lrr 1 --lr fast --yaml-cfg a "
-        "--position-embedding-type yarn --recompute-activations --bf16 yes"
+        "--num-experts 8 --recompute-activations --moe-router-topk 2 --use-distributed-optimizer --lrr 1 --lr fast "
+        "--yaml-cfg a --position-embedding-type yarn --recompute-activations --bf16 yes"
     )
     assert result.problems == (
         "--lr is 'fast', not a number",
@@ -88,3 +97,22 @@ def test_unknown_flags_get_a_hint(flag, hint):
     (problem,) = told(f"{flag} 5").problems
     assert problem.startswith(f"unknown flag {flag}")
     assert problem.endswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("--dist-ckpt-strictness ignore_all", "loading is strict, which no flag loosens"),
+        ("--exit-signal SIGINT", "SIGTERM and SIGUSR1 stop a run"),
+        ("--non-persistent-save-interval 10", "use --save-interval"),
+        ("--pretrained-checkpoint base", "use --load DIR --finetune"),
+        ("--load-tag global_step10", "use --load DIR --ckpt-step STEP"),
+        ("--reset-iteration", "use --finetune to start from step 0"),
+        ("--ckpt-convert-format torch", "tools/convert_checkpoint.py"),
+        ("--check-for-large-grads", "use --loss-spike-policy"),
+    ],
+)
+def test_what_checkpoints_and_faults_do_otherwise_is_refused_with_a_remedy(line, remedy):
+    (problem,) = told(line).problems
+    assert problem.startswith(line.split()[0])
+    assert remedy in problem

@@ -10,15 +10,23 @@ from collections.abc import Mapping
 RENAMED: Mapping[str, str] = {
     "encoder-num-layers": "num-layers",
     "encoder-seq-length": "seq-length",
+    "exit-signal-handler-for-training": "exit-signal-handler",
+    "kill-switch-file": "kill-switch-path",
     "layernorm-epsilon": "norm-epsilon",
     "min-scale": "min-loss-scale",
+    "override-lr-scheduler": "override-opt-param-scheduler",
     "pad-vocab-size-to": "padded-vocab-size",
+    "persistent-save-interval": "save-interval",
     "rotary-position-embeddings-theta": "rotary-base",
+    "skip-train-iteration-range": "iterations-to-skip",
     "tokenizer-name-or-path": "tokenizer-model",
+    "use-checkpoint-lr-scheduler": "use-checkpoint-opt-param-scheduler",
 }
 """Old or fork's name -> our flag; the values stay."""
 
 SAME_AS: Mapping[str, str] = {
+    # Megatron calls 10 times the largest loss so far a spike.
+    "check-for-spiky-loss": "--loss-spike-policy stop --loss-spike-factor 10",
     "disable-bias-linear": "--no-add-bias-linear",
     "disable-log-loss-scale-to-tensorboard": "--no-log-loss-scale-to-tensorboard",
     "enable-zbh1-exact-semantics": "--pipeline-schedule zero-bubble",

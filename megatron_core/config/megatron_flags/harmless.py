@@ -75,6 +75,26 @@ HARMLESS: Mapping[str, str] = {
         disable-save-tokenizer-assets disable-use-tokenizer-model-from-checkpoint-args no-save-tokenizer-assets
         no-use-tokenizer-model-from-checkpoint-args
     """,
+    "checkpoints have one format, free of the layout, that every layout loads": """
+        auto-detect-ckpt-format ckpt-drop-redundant-extra-state ckpt-format dist-ckpt-format
+        dist-ckpt-optim-fully-reshardable dist-ckpt-save-pre-mcore-014 distrib-optim-fully-reshardable-mem-efficient
+        universal-checkpoint use-dist-ckpt
+    """,
+    "how ranks share the writing and reading of a checkpoint is decided here": """
+        async-ckpt-cpu-priority async-ckpt-io-priority async-ckpt-use-cpu-shm async-strategy
+        ckpt-assume-constant-structure ckpt-fully-parallel-load ckpt-fully-parallel-load-exchange-algo
+        ckpt-fully-parallel-load-per-rank-objects ckpt-fully-parallel-load-process-group ckpt-fully-parallel-save
+        ckpt-fully-parallel-save-process-group ckpt-pg-tensors-cache-create ckpt-pg-tensors-cache-path
+        dist-ckpt-workers no-ckpt-fully-parallel-save use-persistent-ckpt-worker
+    """,
+    "checksums and the fit of all pieces are checked at every load": """
+        disable-ckpt-load-validate-sharding-integrity no-ckpt-load-validate-sharding-integrity verify-integrity
+    """,
+    "the state of the random numbers is one seed, saved always": "no-save-rng",
+    "--log-straggler measures from the first step and names the slowest and the fastest rank": """
+        disable-straggler-on-startup straggler-ctrlr-port straggler-minmax-count
+    """,
+    "data is read by threads, which signals do not reach": "exit-signal-handler-for-dataloader",
     "metrics.jsonl and TensorBoard have the batch size and the learning rate always": """
         log-batch-size-to-tensorboard no-log-learnig-rate-to-tensorboard
     """,
@@ -107,14 +127,21 @@ HARMLESS: Mapping[str, str] = {
 """Reason -> the flags."""
 
 _DEFAULT = "that is what happens anyway"
+_STRICT = "loading is strict always: missing, extra or misshapen tensors are an error"
+_SIGNALS = "with --exit-signal-handler SIGTERM and SIGUSR1 both stop the run"
 
 HARMLESS_VALUES: Mapping[tuple[str, str], str] = {
     ("data-impl", "infer"): "datasets are .bin/.idx pairs, read through a memory map",
     ("data-impl", "mmap"): "datasets are .bin/.idx pairs, read through a memory map",
     ("data-parallel-sharding-strategy", "no_shard"): _DEFAULT,
+    ("dist-ckpt-strictness", "assume_ok_unexpected"): _STRICT,
+    ("dist-ckpt-strictness", "raise_all"): _STRICT,
+    ("dist-ckpt-strictness", "raise_unexpected"): _STRICT,
     ("ds-sequence-parallel-size", "1"): _DEFAULT,
     ("encoder-pipeline-model-parallel-size", "0"): _DEFAULT,
     ("encoder-tensor-model-parallel-size", "0"): _DEFAULT,
+    ("exit-signal", "SIGTERM"): _SIGNALS,
+    ("exit-signal", "SIGUSR1"): _SIGNALS,
     ("exp-avg-dtype", "fp32"): _DEFAULT,
     ("exp-avg-sq-dtype", "fp32"): _DEFAULT,
     ("expert-model-parallel-size", "1"): _DEFAULT,

@@ -4,28 +4,6 @@
 from collections.abc import Mapping
 
 NOT_YET: Mapping[str, str] = {
-    "saving and loading checkpoints": """
-        async-ckpt-cpu-priority async-ckpt-io-priority async-ckpt-use-cpu-shm async-strategy
-        auto-detect-ckpt-format ckpt-assume-constant-structure ckpt-convert-format ckpt-convert-save
-        ckpt-convert-update-legacy-dist-opt-format ckpt-drop-redundant-extra-state ckpt-format
-        ckpt-fully-parallel-load ckpt-fully-parallel-load-exchange-algo
-        ckpt-fully-parallel-load-per-rank-objects ckpt-fully-parallel-load-process-group
-        ckpt-fully-parallel-save ckpt-fully-parallel-save-process-group ckpt-pg-tensors-cache-create
-        ckpt-pg-tensors-cache-path disable-ckpt-load-validate-sharding-integrity dist-ckpt-format
-        dist-ckpt-optim-fully-reshardable dist-ckpt-save-pre-mcore-014 dist-ckpt-strictness dist-ckpt-workers
-        distrib-optim-fully-reshardable-mem-efficient load-main-params-from-ckpt load-tag
-        no-ckpt-fully-parallel-save no-ckpt-load-validate-sharding-integrity no-load-lr-state no-save-rng
-        non-persistent-ckpt-type non-persistent-global-ckpt-dir non-persistent-local-ckpt-algo
-        non-persistent-local-ckpt-dir non-persistent-save-interval override-ckpt-iteration
-        override-lr-scheduler persistent-save-interval pretrained-checkpoint reset-iteration
-        universal-checkpoint use-checkpoint-lr-scheduler use-dist-ckpt use-mp-args-from-checkpoint-args
-        use-persistent-ckpt-worker verify-integrity
-    """,
-    "stopping on signals, handling faults and spikes": """
-        check-for-large-grads check-for-spiky-loss disable-straggler-on-startup exit-signal
-        exit-signal-handler-for-dataloader exit-signal-handler-for-training kill-switch-file
-        skip-train-iteration-range straggler-ctrlr-port straggler-minmax-count
-    """,
     "sharding the optimizer (ZeRO-1)": """
         delay-param-gather no-align-param-gather overlap-param-gather overlap-param-gather-with-optimizer-step
         use-distributed-optimizer zero-allgather-bucket-size zero-contigious-gradients zero-reduce-bucket-size

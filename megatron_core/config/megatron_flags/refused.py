@@ -208,6 +208,29 @@ REFUSED: Mapping[str, str] = {
     "tensors are not dumped during training: use --log-params-norm and --log-num-zeros-in-grad": """
         save-activations-interval save-dgrads-interval save-params-interval save-wgrads-interval
     """,
+    "loading is strict, which no flag loosens: leave it out; missing, extra or misshapen tensors are all listed": """
+        dist-ckpt-strictness
+    """,
+    "every checkpoint is whole and durable: use --save-interval, and --save-retain-interval and --most-recent-k for "
+    "which stay": """
+        non-persistent-ckpt-type non-persistent-global-ckpt-dir non-persistent-local-ckpt-algo
+        non-persistent-local-ckpt-dir non-persistent-save-interval
+    """,
+    "checkpoints are converted by tools/convert_checkpoint.py, not by training": """
+        ckpt-convert-format ckpt-convert-save ckpt-convert-update-legacy-dist-opt-format
+    """,
+    "use --load DIR --finetune in the first run, and --load of the --save directory from then on": """
+        pretrained-checkpoint
+    """,
+    "use --load DIR --ckpt-step STEP": "load-tag",
+    "steps, samples and learning rate go on where the checkpoint stood: use --finetune to start from step 0, "
+    "--override-opt-param-scheduler for another schedule": """
+        no-load-lr-state override-ckpt-iteration reset-iteration
+    """,
+    "fp32 master weights come with the optimizer: leave it and --no-load-optim out": "load-main-params-from-ckpt",
+    "a checkpoint loads at any layout: set the parallel sizes of this run": "use-mp-args-from-checkpoint-args",
+    "SIGTERM and SIGUSR1 stop a run, with --exit-signal-handler": "exit-signal",
+    "use --loss-spike-policy: spikes are looked for in the loss": "check-for-large-grads",
     "use --distributed-timeout-minutes": "distributed-timeout-seconds-after-init",
     "use --profile-step-start and --profile-step-end": "profile-steps",
     "use --config FILE.yaml with this framework's sections": "yaml-cfg",
