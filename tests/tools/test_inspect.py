@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command says of a data set, and of what is none."""
+"""What the command says of a data set, of a checkpoint, and of what is none."""
 
 import subprocess
 import sys
@@ -9,6 +9,7 @@ import numpy as np
 
 from megatron_core.data.byte_tokenizer import ByteTokenizer
 from megatron_core.data.indexed_writer import IndexedWriter
+from tests.checkpoint import small_checkpoint
 
 TOOL = Path(__file__).parents[2] / "tools" / "inspect.py"
 
@@ -51,6 +52,19 @@ def test_bad_paths_are_one_message(tmp_path: Path) -> None:
     (tmp_path / "x.idx").write_bytes(b"junk" * 20)
     done = run(tmp_path / "x")
     assert done.returncode == 2 and "not an .idx file" in done.stderr
+
+
+def test_a_directory_is_a_checkpoint(tmp_path: Path) -> None:
+    small_checkpoint.save(tmp_path)
+    done = run(tmp_path, "--verify")
+    assert done.returncode == 0, done.stderr
+    assert "state: consumed_samples = 12" in done.stdout and "undamaged" in done.stdout
+
+
+def test_both_kinds_are_in_the_help() -> None:
+    done = run("--help")
+    assert done.returncode == 0 and "inspect.py PREFIX" in done.stdout and "inspect.py CHECKPOINT" in done.stdout
+    assert run().returncode == 2
 
 
 def test_other_scripts_of_the_folder_still_get_the_standard_module(tmp_path: Path) -> None:

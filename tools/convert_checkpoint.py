@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Make a checkpoint from others.
+
+tools/convert_checkpoint.py average RUN/step_00008000 RUN/step_00009000 RUN/step_00010000 --output AVERAGED
+    the weighted mean of their weights as AVERAGED/step_00010000, to be loaded with --no-load-optim or --finetune
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+# The folder of a script is on the path too, where tools/inspect.py hides the standard module of that name.
+
+from megatron_core.checkpoint.average import average, open_sources, work_bytes
+from megatron_core.checkpoint.compare import field_differences
+from megatron_core.checkpoint.directory import step_directory
+from megatron_core.checkpoint.list_steps import split_step_path
+from megatron_core.errors import CheckpointError, UserError
+from tools.byte_progress import ByteProgress, size_text
+
+
+def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
+    """A subcommand and its flags; `run` is the function that does it."""
+    parser = argparse.ArgumentParser(
+        prog="tools/convert_checkpoint.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser("average", help="weighted mean of the weights of several checkpoints")
+    command.add_argument("steps", nargs="+", type=Path, metavar="STEP_DIR", help="a step_* directory")
+    command.add_argument("--output", type=Path, required=True, help="directory for the new step_* directory")
+    command.add_argument("--weights", nargs="+", type=float, help="one for each STEP_DIR; default: equal ones")
+    command.set_defaults(run=run_average)
+    return parser.parse_args(list(words))
+
+
+def run_average(arguments: argparse.Namespace) -> None:
+    """Write the mean. Raises CheckpointError."""
+    steps = []
+    for path in arguments.steps:
+        root, step = split_step_path(path)
+        if step is None:
+            raise CheckpointError(f"{path} is no step_* directory")
+        steps.append((root, step))
+    sources = open_sources(steps, arguments.weights)
+    newest = sources[-1]
+    for source in sources:
+        print(f"{source.share:.6g} x {source.directory}")
+    for source in sources[:-1]:
+        models = [{"model": manifest.config.get("model")} for manifest in (source.manifest, newest.manifest)]
+        for line in field_differences(*models):
+            print(f"note: {line}; first: {source.directory}, second: {newest.directory}")
+    with ByteProgress("averaging", work_bytes(sources)) as progress:
+        manifest = average(sources, arguments.output, progress)
+    size = size_text(sum(file.size for file in manifest.files))
+    sections = " and ".join(sorted({entry.name.partition("/")[0] for entry in manifest.tensors}))
+    print(f"wrote {step_directory(arguments.output, manifest.step)}: {sections}, {size}, read back undamaged")
+
+
+def main(words: Sequence[str]) -> int:
+    """Exit code: 0 done, 2 bad input, 130 interrupted."""
+    arguments = parse_arguments(words)
+    try:
+        arguments.run(arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted: nothing was written", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
