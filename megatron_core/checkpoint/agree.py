@@ -44,7 +44,7 @@ def first_failure(reason: str | None, ctx: ParallelContext) -> str | None:
     if highest == 0:
         return None
     failed = size - highest
-    text = _broadcast((reason or "").encode(), failed, ctx).decode()
+    text = _broadcast((reason or "no reason given").encode(), failed, ctx).decode()
     return text if size == 1 else f"[rank {failed}] {text}"
 
 
@@ -57,7 +57,7 @@ def union_of_shapes(own: Shapes, ctx: ParallelContext) -> Shapes:
 
 
 def _broadcast(message: bytes, source: int, ctx: ParallelContext) -> bytes:
-    """The message of rank `source`, on every rank."""
+    """The message of rank `source`, which is not empty, on every rank."""
     if ctx.world.size == 1:
         return message
     length = broadcast(torch.tensor([len(message)], dtype=torch.int64, device=ctx.device), ctx.world, source)

@@ -93,9 +93,7 @@ def _refuse_others(root: Path, own: bool) -> None:
     if own or not names:
         return
     if FILE_NAME in names:
-        raise CheckpointError(
-            f"{root} is a checkpoint itself: --load the directory that holds it, --ckpt-step its step"
-        )
+        raise CheckpointError(f"{root} is one checkpoint: --load the directory that holds it, --ckpt-step its step")
     more = ", …" if len(names) > _NAMED else ""
     raise CheckpointError(
         f"{root} holds no step_* directory, but {', '.join(names[:_NAMED])}{more}; name a directory that has one, or "

@@ -2,6 +2,7 @@
 """Strict reading of parsed JSON: each field is asked for by type, and what is not as expected is a CheckpointError."""
 
 import math
+import sys
 from typing import Any
 
 from megatron_core.checkpoint.plain import quote
@@ -39,7 +40,8 @@ class Record:
     def number(self, key: str) -> float:
         """A finite number."""
         value = self.value(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        largest = sys.float_info.max
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not -largest <= value <= largest:
             raise CheckpointError(f"{self._where}: {key} is {quote(value)}, not a finite number")
         return float(value)
 

@@ -79,9 +79,7 @@ def test_nothing_older(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["999", "", "garbage"])
 def test_another_programs_tracker(tmp_path: Path, text: str, own: bool) -> None:
     (tmp_path / "latest_checkpointed_iteration.txt").write_text(text)
-    with pytest.raises(
-        CheckpointError, match=r"iteration\.txt, which looks like a Megatron-LM checkpoint, and no step_"
-    ):
+    with pytest.raises(CheckpointError, match=r"iteration\.txt, which looks like a Megatron-LM checkpoint, and no"):
         find_newest(tmp_path, own=own)
     small_checkpoint.save(tmp_path, 7)
     assert find_newest(tmp_path).manifest is not None

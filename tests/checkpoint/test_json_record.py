@@ -11,6 +11,7 @@ RECORD = Record("it", {"n": 3, "t": "x", "l": [1, 2], "o": {"a": None}, "f": 2.0
 
 def test_right_types() -> None:
     assert (RECORD.integer("n"), RECORD.text("t"), RECORD.array("l"), RECORD.integers("l")) == (3, "x", [1, 2], (1, 2))
+    assert (RECORD.number("f"), RECORD.number("n"), RECORD.number("neg")) == (2.0, 3.0, -1.0)
     assert (RECORD.mapping("o"), RECORD.value("b")) == ({"a": None}, True)
     RECORD.has_exactly("n", "t", "l", "o", "f", "inf", "b", "neg")
 
@@ -24,6 +25,10 @@ def test_right_types() -> None:
         (lambda: RECORD.integer("inf"), "^it: inf is inf, not a finite"),
         (lambda: RECORD.integer("b"), "^it: b is True, not a whole"),
         (lambda: RECORD.integer("neg"), "^it: neg is -1, not a whole"),
+        (lambda: RECORD.number("inf"), "^it: inf is inf, not a finite number$"),
+        (lambda: RECORD.number("b"), "^it: b is True, not a finite number$"),
+        (lambda: RECORD.number("t"), "^it: t is 'x', not a finite number$"),
+        (lambda: Record("it", {"n": 10**400}).number("n"), "^it: n is 1000.*, not a finite number$"),
         (lambda: RECORD.text("n"), "^it: n is 3, not a text$"),
         (lambda: RECORD.array("o"), "^it: o is an object, not a list$"),
         (lambda: RECORD.mapping("l"), "^it: l is a list, not an object$"),
