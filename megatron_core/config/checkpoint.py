@@ -34,7 +34,7 @@ class CheckpointConfig:
     load_rng: bool = True
     """Keep the seed of the checkpoint, so that dropout and data go on as they were; without it, --seed counts."""
     finetune: bool = False
-    """Load only the weights and start from step 0, with a new optimizer, schedule, data order and seed."""
+    """Load only the weights and start from step 0, with a new optimizer and this run's seed."""
     use_checkpoint_args: bool = False
     """Take the model's shape from the checkpoint; it wins over flags and file."""
     override_opt_param_scheduler: bool = False

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from megatron_core.config.arguments import Argument, split_arguments
-from megatron_core.config.checkpoint import CheckpointConfig
 from megatron_core.config.fields import Field, all_fields, replace_fields
 from megatron_core.config.idle import idle_settings
 from megatron_core.config.megatron_flags.table import flag_table
@@ -37,8 +36,8 @@ _HELP = """Train a GPT: flags override the YAML file of --config, which override
 docs/configuration.md lists."""
 
 
-ModelReader = Callable[[CheckpointConfig], Mapping[str, Any] | None]
-"""Gives fields of the section model, by name, from the checkpoint that these settings choose; None: there is none."""
+ModelReader = Callable[[str, int | None], Mapping[str, Any]]
+"""Gives fields of the section model from the checkpoint that --load and --ckpt-step choose; empty: there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +72,7 @@ def parse(argv: Sequence[str], world_size: int | None = None, *, checkpoint_mode
     readable = not (told.unreadable or file.problems)
     checkpoint_note: tuple[str, ...] = ()
     if readable and config.checkpoint.use_checkpoint_args and config.checkpoint.load is not None:
-        config, checkpoint_note = _with_checkpoint_model(config, checkpoint_model, given)
+        config, checkpoint_note = _with_checkpoint_model(config, config.checkpoint.load, checkpoint_model, given)
     print_config = bool(own.get("print-config"))
     world, world_note = _world_size(own.get("world-size"), world_size, print_config, config)
     if readable:
@@ -106,14 +105,13 @@ def _read_file(path: object, fields: Sequence[Field]) -> YamlValues:
 
 
 def _with_checkpoint_model(
-    config: RunConfig, read: ModelReader | None, given: Mapping[Field, object]
+    config: RunConfig, load: str, read: ModelReader | None, given: Mapping[Field, object]
 ) -> tuple[RunConfig, tuple[str, ...]]:
     """`config` with the model of the checkpoint, and what it sets otherwise than flags and file, which were `given`."""
-    load = config.checkpoint.load
     if read is None:
         raise ConfigError("--use-checkpoint-args: this command reads no checkpoint; leave it out")
-    saved = read(config.checkpoint)
-    if saved is None:
+    saved = read(load, config.checkpoint.ckpt_step)
+    if not saved:
         return config, (f"--use-checkpoint-args: no checkpoint in --load {load}; flags and file say what the model is",)
     adopted = dataclasses.replace(config, model=dataclasses.replace(config.model, **saved))
     changed = [

@@ -22,17 +22,13 @@ def idle_settings(checkpoint: CheckpointConfig) -> Iterator[str]:
         "--finetune": checkpoint.finetune,
         "--no-load-optim": not checkpoint.load_optim,
         "--no-load-rng": not checkpoint.load_rng,
-    }
-    schedules = {
         "--override-opt-param-scheduler": checkpoint.override_opt_param_scheduler,
         "--use-checkpoint-opt-param-scheduler": checkpoint.use_checkpoint_opt_param_scheduler,
     }
     if checkpoint.save is None:
         yield from _line("nothing is saved without --save DIR", saving)
     if checkpoint.load is None:
-        yield from _line("nothing is loaded without --load DIR", {**loading, **schedules})
-    elif checkpoint.finetune:
-        yield from _line("--finetune takes only weights and starts new schedules", schedules)
+        yield from _line("nothing is loaded without --load DIR", loading)
 
 
 def _line(reason: str, given: dict[str, bool]) -> Iterator[str]:

@@ -45,7 +45,7 @@ def command_line(entry):
 def test_flags_of_public_scripts_are_accepted_or_not_yet_built(entry):
     argv = command_line(entry)
     try:
-        assert parse([*argv, "--print-config"], checkpoint_model=lambda checkpoint: {}).print_config
+        assert parse([*argv, "--print-config"], checkpoint_model=lambda load, step: {}).print_config
     except ConfigError as error:
         flag = entry.split()[1]
         assert str(error).startswith("not yet: "), entry
@@ -154,8 +154,8 @@ def test_the_model_of_a_checkpoint_wins_over_flags_and_file(tmp_path):
     )
     asked = []
 
-    def checkpoint_model(checkpoint):
-        asked.append((checkpoint.load, checkpoint.ckpt_step))
+    def checkpoint_model(load, step):
+        asked.append((load, step))
         saved = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 8, "swiglu": False}
         return {**saved, "max_position_embeddings": 32}
 
@@ -171,14 +171,14 @@ def test_the_model_of_a_checkpoint_wins_over_flags_and_file(tmp_path):
 
 def test_a_checkpoint_is_read_for_its_model_only_where_it_is_asked_for():
     wanted = [*MINIMAL, "--use-checkpoint-args", "--load", "out"]
-    absent = parse(wanted, checkpoint_model=lambda checkpoint: None)
+    absent = parse(wanted, checkpoint_model=lambda load, step: {})
     assert absent.config.model.num_layers == 4
     assert absent.notes == ("--use-checkpoint-args: no checkpoint in --load out; flags and file say what the model is",)
     with pytest.raises(ConfigError, match="this command reads no checkpoint; leave it out"):
         parse(wanted)
     with pytest.raises(ConfigError, match=r"^--use-checkpoint-args: set --load DIR"):
-        parse([*MINIMAL, "--use-checkpoint-args"], checkpoint_model=lambda checkpoint: pytest.fail("nothing to read"))
-    parse([*MINIMAL, "--load", "out"], checkpoint_model=lambda checkpoint: pytest.fail("not asked for"))
+        parse([*MINIMAL, "--use-checkpoint-args"], checkpoint_model=lambda load, step: pytest.fail("nothing to read"))
+    parse([*MINIMAL, "--load", "out"], checkpoint_model=lambda load, step: pytest.fail("not asked for"))
 
 
 def test_what_has_no_effect_without_save_and_load_is_said():

@@ -24,13 +24,7 @@ NOTHING_LOADED = "without effect, since nothing is loaded without --load DIR: "
             [f"{NOTHING_LOADED}--finetune, --no-load-optim, --no-load-rng, --override-opt-param-scheduler"],
         ),
         ({"load": "out", "load_optim": False, "load_rng": False, "override_opt_param_scheduler": True}, []),
-        (
-            {"load": "out", "finetune": True, "use_checkpoint_opt_param_scheduler": True},
-            [
-                "without effect, since --finetune takes only weights and starts new schedules: "
-                "--use-checkpoint-opt-param-scheduler"
-            ],
-        ),
+        ({"load": "out", "finetune": True, "use_checkpoint_opt_param_scheduler": True}, []),
         (
             {"save_interval": 9, "load_rng": False},
             [f"{NOTHING_SAVED}--save-interval", f"{NOTHING_LOADED}--no-load-rng"],
