@@ -108,7 +108,7 @@ def test_unknown_flags_get_a_hint(flag, hint):
         ("--pretrained-checkpoint base", "use --load DIR --finetune"),
         ("--load-tag global_step10", "use --load DIR --ckpt-step STEP"),
         ("--reset-iteration", "use --finetune to start from step 0"),
-        ("--ckpt-convert-format torch", "tools/convert_checkpoint.py"),
+        ("--ckpt-convert-format torch", "checkpoints have one format"),
         ("--check-for-large-grads", "use --loss-spike-policy"),
     ],
 )

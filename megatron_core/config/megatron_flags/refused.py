@@ -216,7 +216,7 @@ REFUSED: Mapping[str, str] = {
         non-persistent-ckpt-type non-persistent-global-ckpt-dir non-persistent-local-ckpt-algo
         non-persistent-local-ckpt-dir non-persistent-save-interval
     """,
-    "checkpoints are converted by tools/convert_checkpoint.py, not by training": """
+    "checkpoints have one format, which training does not convert: leave it out": """
         ckpt-convert-format ckpt-convert-save ckpt-convert-update-legacy-dist-opt-format
     """,
     "use --load DIR --finetune in the first run, and --load of the --save directory from then on": """
