@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {"megatron_core": ROOT / "tests", "tools": ROOT / "tests" / "tools"}
-OF_NO_ONE_FILE = {"e2e", "scripts", "tools"}
+OF_NO_ONE_FILE = {"e2e", "scripts", "slurm", "tools"}
 """Folders of tests that mirror another tree, or span many files."""
 
 
