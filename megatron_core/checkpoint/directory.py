@@ -108,6 +108,16 @@ def clean(root: Path, step: int) -> None:
     _remove(directory, [name for name, _ in _rank_files(directory) if name not in kept])
 
 
+def discard(root: Path, step: int) -> None:
+    """Undo a save that failed: its files free their space; a checkpoint of the same step that was there stays."""
+    if not step_directory(root, step).exists():
+        return
+    if has_manifest(root, step):
+        clean(root, step)
+    else:
+        delete(root, step)
+
+
 def delete(root: Path, step: int) -> None:
     """Remove a checkpoint, manifest first, so that no half of it is ever taken for a whole. Other files stay."""
     directory = step_directory(root, step)

@@ -101,6 +101,21 @@ def test_a_failed_save_gives_its_bytes_back(tmp_path: Path) -> None:
     read_manifest(tmp_path, 4)
 
 
+def test_a_discarded_save_leaves_nothing_but_what_was_there(tmp_path: Path) -> None:
+    directory.discard(tmp_path, 3)  # not even a directory: it vanished under the save
+    prepare(tmp_path, 3)
+    write_rank_file(step_directory(tmp_path, 3), "rank_00000.safetensors", small_checkpoint.shards()[0])
+    directory.discard(tmp_path, 3)
+    assert steps_present(tmp_path) == []
+    small_checkpoint.save(tmp_path)
+    attempt = prepare(tmp_path, 3)
+    name = f"rank_00000_{attempt}.safetensors"
+    write_rank_file(step_directory(tmp_path, 3), name, small_checkpoint.shards()[0])
+    directory.discard(tmp_path, 3)
+    read_manifest(tmp_path, 3)
+    assert not (step_directory(tmp_path, 3) / name).exists()
+
+
 def test_an_unreadable_manifest_protects_its_files_until_replaced(tmp_path: Path) -> None:
     small_checkpoint.save(tmp_path, 5)
     path = step_directory(tmp_path, 5) / "manifest.json"

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from megatron_core.checkpoint import files
 from megatron_core.checkpoint.files import opened, read_exactly, sync_directory, write_file
 from megatron_core.errors import CheckpointError
 
@@ -62,3 +63,13 @@ def test_short_writes_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
     write_file(tmp_path / "x", [b"abcdefgh"])
     assert (tmp_path / "x").read_bytes() == b"abcdefgh"
+
+
+def test_the_disk_gets_to_work_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every byte but the last few is handed over once while the file is written."""
+    ranges: list[tuple[int, int]] = []
+    monkeypatch.setattr(files, "_WRITEBACK_BYTES", 10)
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, start, length, how: ranges.append((start, length)))
+    write_file(tmp_path / "x", [b"abcd"] * 8)
+    assert ranges == [(0, 12), (12, 12)]
+    assert (tmp_path / "x").read_bytes() == b"abcd" * 8
