@@ -81,5 +81,5 @@ def test_a_failure_names_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     root = _root(tmp_path, 10, 20)
     monkeypatch.setattr(Path, "unlink", refuse)
-    with pytest.raises(CheckpointError, match="cannot remove .*step_00000010/manifest.json: Operation not permitted"):
+    with pytest.raises(CheckpointError, match=r"cannot remove .*step_00000010/manifest.json: Operation not permitted"):
         OldCheckpoints(root, Retention(keep_last=1)).let_go(20)

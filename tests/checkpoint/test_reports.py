@@ -57,7 +57,7 @@ def test_failures_name_the_rank(tmp_path: Path) -> None:
 def test_a_run_of_one_rank_names_none() -> None:
     reports = Reports(dist.HashStore(), "a", 1)
     reports.failed(0, "no space")
-    with pytest.raises(CheckpointError, match="^no space$"):
+    with pytest.raises(CheckpointError, match=r"^no space$"):
         reports.collect(NOBODY_LEFT)
 
 
