@@ -41,7 +41,9 @@ launch() {
     : >"$mark"
     set_master_address
 
-    local in_step=(--kill-on-bad-exit=1) # a rank that died would leave the others waiting until they time out
+    # After a rank that died the others have 2 minutes to tell whom they wait for. Not --kill-on-bad-exit=1, which takes
+    # a 75 for bad, and with the first rank that has left would kill those that are about to.
+    local in_step=(--kill-on-bad-exit=0 --wait=120)
     # Since Slurm 22.05 srun does not inherit it.
     in_step+=(--cpus-per-task="${SLURM_CPUS_PER_TASK:-1}")
     # A log a node, each line with its rank; a job that was requeued goes on in it.

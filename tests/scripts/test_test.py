@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The test script runs every check whatever fails, and fails if any did."""
 
+import shutil
+
 import pytest
 
 from tests.scripts.checkout import Checkout
@@ -38,8 +40,38 @@ def test_one_that_fails_fails_the_run_and_stops_nothing(checkout, program):
     assert result.stderr.splitlines()[-1].startswith("failed: ")
 
 
-def test_slow_proofs_run_when_asked_for_and_other_words_go_to_pytest(checkout):
+def test_slow_proofs_run_when_asked_for_and_other_words_go_to_pytest(checkout, tmp_path):
     checkout.run("scripts/test.sh", "tests/optim", "-k", "clip")
     assert checkout.calls()[-1] == "python -m pytest -n 2 --dist loadfile -p tests.folder_seconds tests/optim -k clip"
-    checkout.run("scripts/test.sh", "--all", "-x")
+    checkout.run("scripts/test.sh", "--all", "-x", PATH=machine(tmp_path, slurmctld="true"))
     assert checkout.calls()[-1] == "python -m pytest -n 2 --dist loadfile -p tests.folder_seconds -m  -x"
+
+
+def machine(folder, **programs):
+    """A PATH that holds what the scripts need, and these programs beside it: shell commands by name."""
+    path = folder / "machine"
+    path.mkdir()
+    for name in ("bash", "sh", "cat", "dirname"):
+        (path / name).symlink_to(shutil.which(name))
+    for name, command in programs.items():
+        (path / name).write_text(f"#!/bin/sh\n{command}\n")
+        (path / name).chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("user", "code", "asked", "said"),
+    [
+        (0, 0, ["update -qq", "install -qq --no-install-recommends slurm-wlm munge"], "installed slurm-wlm and munge"),
+        (0, 100, ["update -qq"], "cannot install Slurm here"),
+        (1000, 0, [], "cannot install Slurm here"),
+    ],
+)
+def test_slurm_is_installed_where_it_can_be(user, code, asked, said, checkout, tmp_path):
+    log = tmp_path / "asked"
+    path = machine(tmp_path, **{"apt-get": f'echo "$*" >>"{log}"; exit {code}', "id": f"echo {user}"})
+    result = checkout.run("scripts/test.sh", "--all", PATH=path)
+    assert result.returncode == 0, result.stderr
+    assert (log.read_text().splitlines() if log.exists() else []) == asked
+    assert said in result.stdout + result.stderr
+    assert len(checkout.calls()) == 5
