@@ -47,7 +47,7 @@ def curve(flags: str, device: torch.device, steps: int = 10) -> list[float]:
     run, state = start(flags, device)
     values = []
     for _ in range(steps):
-        state, outcome = train_step(run, state, stop=False)
+        state, outcome = train_step(run, state)
         values += [outcome.loss, outcome.grad_norm]
     return values
 
@@ -78,7 +78,7 @@ def speed() -> str:
     seconds = []
     for _ in range(12):
         begin = time.perf_counter()
-        state, _ = train_step(run, state, stop=False)
+        state, _ = train_step(run, state)
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)
     rate = 16 * 1024 / sorted(seconds[2:])[len(seconds[2:]) // 2]

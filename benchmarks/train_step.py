@@ -56,7 +56,7 @@ def our_step(precision: str) -> Step:
     states = [state]
 
     def step() -> float:
-        states[0], outcome = train_step(run, states[0], stop=False)
+        states[0], outcome = train_step(run, states[0])
         return outcome.loss
 
     return step

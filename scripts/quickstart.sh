@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # From a fresh clone to a trained GPT: sets up .venv, prepares the text in data/, trains on 8 CPU processes
-# (tensor 2 x pipeline 2 x data 2) and tells what came out. A second call trains anew and installs nothing.
+# (tensor 2 x pipeline 2 x data 2), stops half-way, goes on from the checkpoint in another layout and tells what came
+# out. A second call trains anew and installs nothing.
 #     scripts/quickstart.sh [FLAG ...]         flags of pretrain_gpt.py that override configs/demo_cpu.yaml
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -27,8 +28,16 @@ for part in train valid; do
 done
 
 # A new run: metrics are appended to, and the curve below should be of this run alone.
-rm -f "$run/metrics.jsonl"
-OMP_NUM_THREADS=1 .venv/bin/python -m torch.distributed.run --standalone --nproc-per-node 8 \
-    pretrain_gpt.py --config configs/demo_cpu.yaml "$@" 2>&1 | tee "$run/log.txt"
+rm -rf "$run/metrics.jsonl" "$run"/step_*
+launch() {
+    OMP_NUM_THREADS=1 .venv/bin/python -m torch.distributed.run --standalone --nproc-per-node 8 \
+        pretrain_gpt.py --config configs/demo_cpu.yaml "$@"
+}
+{
+    echo "quickstart: the first half, tensor 2 x pipeline 2 x data 2"
+    launch --exit-interval 175 "$@"
+    echo "quickstart: the second half from its checkpoint, tensor 1 x pipeline 4 x data 2"
+    launch --load "$run" --tensor-model-parallel-size 1 --pipeline-model-parallel-size 4 "$@"
+} 2>&1 | tee "$run/log.txt"
 
 .venv/bin/python tools/demo_summary.py --run "$run" --train-text "$data/train.txt" --valid-text "$data/valid.txt"

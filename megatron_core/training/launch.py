@@ -24,6 +24,8 @@ from megatron_core.errors import ConfigError
 # Below 32768, from where Linux takes ports for outgoing connections.
 _SLURM_PORT_BASE, _SLURM_PORT_SPAN = 20000, 12000
 
+_COMMUNICATION = re.compile(r"(NCCL|TORCH_NCCL|GLOO|UCX|OMP|MKL|KMP)_\w+|CUDA_(DEVICE_MAX_CONNECTIONS|VISIBLE_DEVICES)")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
@@ -98,6 +100,11 @@ def first_host(nodelist: str) -> str:
     if match is None or nodelist.startswith("["):
         raise ConfigError(f"cannot read a host from SLURM_STEP_NODELIST={nodelist!r}: set MASTER_ADDR.")
     return re.sub(r"\[(\d+)[^\]]*\]", r"\1", match[0])
+
+
+def communication_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables that steer NCCL, gloo, CUDA and threads, in order of name: to be reported, not to decide by."""
+    return {name: environ[name] for name in sorted(environ) if _COMMUNICATION.fullmatch(name)}
 
 
 def choose_device(launch: Launch, config: ParallelConfig) -> torch.device:

@@ -1,119 +1,141 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop: step, report, validate when due, stop when asked."""
+"""The loop: step, judge, report, save and validate when due, stop when asked."""
 
 import gc
+import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import torch
-
+from megatron_core.checkpoint.held import held_tensors
+from megatron_core.config.step_ranges import StepRanges, parse_step_ranges
 from megatron_core.data.sample import ValidationData
-from megatron_core.parallel.collectives import MAX, all_reduce
-from megatron_core.planner.device_peaks import peak_tflops
-from megatron_core.planner.flops import flops_per_token
 from megatron_core.training.build import Run
-from megatron_core.training.device_memory import peak_memory_bytes
-from megatron_core.training.metrics import StepMetrics
+from megatron_core.training.console import LOGGER_NAME
+from megatron_core.training.faults import FaultError
 from megatron_core.training.profile import ProfileWindow
+from megatron_core.training.replica_check import check_replicas
 from megatron_core.training.report import Report
+from megatron_core.training.saver import Saver
 from megatron_core.training.state import RunState
-from megatron_core.training.throughput import Yardstick
-from megatron_core.training.train_step import StepOutcome, train_step
+from megatron_core.training.step_metrics import StepMeter
+from megatron_core.training.stop import Stop, StopRequests, ask_all
+from megatron_core.training.train_step import StepOutcome, pass_over, train_step
 from megatron_core.training.validation import validate
+
+LOGGER = logging.getLogger(LOGGER_NAME)
 
 
 @dataclass(frozen=True)
 class Ending:
     """Where and why the loop ended."""
 
+    run: Run
+    """Not the one that began, after a roll-back."""
     state: RunState
-    reason: str
+    stop: Stop | None
+    """What was asked for; None: the run came to its end or to --exit-interval."""
     validated: bool
     """Whether the last step was followed by a validation."""
 
+    @property
+    def reason(self) -> str:
+        """For the log and exit.json."""
+        training = self.run.config.training
+        if self.stop is not None:
+            return self.stop.describe(training)
+        finished = self.state.step >= self.run.length.steps
+        return "finished" if finished else f"exit_interval {training.exit_interval}"
 
-def train(run: Run, state: RunState, report: Report, profile: ProfileWindow, started: float) -> Ending:
-    """Train from `state` to the end of the run or until a limit. `started`: time.monotonic() at the process's start."""
+
+def train(
+    run: Run, state: RunState, saver: Saver, report: Report, profile: ProfileWindow, requests: StopRequests
+) -> Ending:
+    """Train from `state` to the end of the run or until a limit. Raises FaultError where it cannot go on."""
     training = run.config.training
-    yardstick = _yardstick(run)
+    to_skip = parse_step_ranges(training.iterations_to_skip)
+    meter = StepMeter(run)
     if training.manual_gc:
         gc.disable()
         gc.collect()
-    reason = "finished"
     validated_at = -1
-    while state.step < run.length.steps:
+    stop = ask_all(requests, run.ctx)
+    if stop is Stop.DURATION:
+        stop = None  # a start that takes long must not keep the run from getting on; all else ends it here
+    while state.step < run.length.steps and stop is None:
         profile.before_step(state.step + 1)
         begin = time.perf_counter()
-        limit = training.exit_duration_in_mins
-        out_of_time = limit is not None and time.monotonic() - started >= 60 * limit
-        state, outcome = train_step(run, state, stop=out_of_time)
-        report.step(_metrics(run, state, outcome, yardstick, time.perf_counter() - begin))
+        saver.poll()
+        if _is_passed_over(state, to_skip):
+            state = pass_over(run, state)
+            LOGGER.warning("step %d passed over, its batch left out", state.step)
+            stop = ask_all(requests, run.ctx)
+        else:
+            taken, outcome = train_step(run, state, requests.votes())
+            _say(run, outcome)
+            if outcome.verdict.action == "rollback":
+                run, state = saver.roll_back(run, state, outcome.verdict.reason)
+                continue
+            state, stop = taken, outcome.stop
+            seconds = time.perf_counter() - begin
+            report.step(meter.metrics(run, state, outcome, seconds))
+        state = replace(state, elapsed_s=state.elapsed_s + time.perf_counter() - begin)
         profile.after_step(state.step)
-        if training.eval_interval and state.step % training.eval_interval == 0:
-            validated_at = state.step
-            _validate(run, state, report, run.data.datasets.validation)
-        if training.manual_gc and training.manual_gc_interval and state.step % training.manual_gc_interval == 0:
+        _check_replicas(run, state)
+        paused = saver.after_step(run, state)
+        if _is_due(state, training.eval_interval) and stop is None:
+            stop = _validate(run, state, report, run.data.datasets.validation, requests)
+            validated_at = state.step if stop is None else validated_at
+            paused = True
+        if _is_due(state, training.manual_gc_interval) and training.manual_gc:
             gc.collect()
-        if outcome.stop:
-            reason = f"exit_duration_in_mins {limit}"
+        if paused and stop is None:
+            stop = ask_all(requests, run.ctx)  # before the next step, which may be longer than the time that is left
+        if _is_due(state, training.exit_interval):
             break
-        if training.exit_interval and state.step % training.exit_interval == 0:
-            reason = f"exit_interval {training.exit_interval}"
-            break
-    return Ending(state, reason, validated_at == state.step)
+    return Ending(run, state, stop, validated_at == state.step)
 
 
-def validate_at_end(run: Run, ending: Ending, report: Report) -> None:
-    """The last validation, where the last step did not have one, and the test set."""
-    datasets = run.data.datasets
-    if not ending.validated:
-        _validate(run, ending.state, report, datasets.validation)
-    if datasets.test is not None:
-        _validate(run, ending.state, report, {"test": datasets.test})
+def validate_at_end(ending: Ending, report: Report, requests: StopRequests) -> Ending:
+    """The last validation, where the last step did not have one, and the test set; a run out of time has neither."""
+    run, state, datasets = ending.run, ending.state, ending.run.data.datasets
+    stop = ending.stop
+    if stop is None and not ending.validated:
+        stop = _validate(run, state, report, datasets.validation, requests)
+    if stop is None and datasets.test is not None:
+        stop = _validate(run, state, report, {"test": datasets.test}, requests)
+    return replace(ending, stop=stop)
 
 
-def _validate(run: Run, state: RunState, report: Report, sets: Mapping[str, ValidationData]) -> None:
-    for metrics in validate(run, state, sets):
-        report.validation(metrics)
+def _is_due(state: RunState, interval: int | None) -> bool:
+    return interval is not None and interval > 0 and state.step % interval == 0
 
 
-def _yardstick(run: Run) -> Yardstick:
-    peak = run.config.logging.device_peak_tflops
-    if peak is None and run.ctx.device.type == "cuda":
-        peak = peak_tflops(torch.cuda.get_device_name(run.ctx.device), run.config.optim.precision)
-    return Yardstick(
-        seq_length=run.config.model.seq_length,
-        flops_per_token=flops_per_token(run.config.model),
-        num_devices=run.ctx.grid.world_size,
-        peak_tflops=peak,
-    )
+def _is_passed_over(state: RunState, to_skip: StepRanges) -> bool:
+    return state.step + 1 in state.skipped_steps or to_skip.contains(state.step + 1)
 
 
-def _metrics(run: Run, state: RunState, outcome: StepOutcome, yardstick: Yardstick, seconds: float) -> StepMetrics:
-    """What the step was; time, memory and phases are the largest of any rank."""
-    phases = run.timers.take()
-    own = torch.tensor(
-        [seconds, peak_memory_bytes(run.ctx.device), *phases.values()], dtype=torch.float64, device=run.ctx.device
-    )
-    slowest, memory, *phase_seconds = all_reduce(own, run.ctx.world, MAX).tolist()
-    rates = yardstick.rates(outcome.batch_size, slowest)
-    return StepMetrics(
-        step=state.step,
-        loss=outcome.loss,
-        grad_norm=outcome.grad_norm,
-        lr=outcome.lr,
-        loss_scale=outcome.loss_scale,
-        batch_size=outcome.batch_size,
-        consumed_samples=state.consumed_samples,
-        consumed_tokens=state.consumed_samples * run.config.model.seq_length,
-        step_time_s=slowest,
-        tokens_per_s=rates.tokens_per_s,
-        tflops_per_device=rates.tflops_per_device,
-        mfu=rates.mfu,
-        peak_memory_bytes=int(memory),
-        skipped=outcome.skipped,
-        params_norm=outcome.params_norm,
-        num_zeros=outcome.num_zeros,
-        timers=dict(zip(phases, phase_seconds)),
-    )
+def _say(run: Run, outcome: StepOutcome) -> None:
+    """A fault, by rank 0. Raises FaultError where it ends the run."""
+    if outcome.verdict.action == "stop":
+        raise FaultError(outcome.verdict.reason)
+    if outcome.verdict.reason and run.ctx.rank == 0:
+        LOGGER.warning(outcome.verdict.reason)
+
+
+def _check_replicas(run: Run, state: RunState) -> None:
+    if _is_due(state, run.config.training.check_weight_hash_across_dp_replicas_interval):
+        held = held_tensors(run.reducer.buckets, run.optimizer, with_optim=True)
+        check_replicas(held, run.ctx, state.step)
+
+
+def _validate(
+    run: Run, state: RunState, report: Report, sets: Mapping[str, ValidationData], requests: StopRequests
+) -> Stop | None:
+    """Report a pass over each set; why it was broken off, or None."""
+    for name, samples in sets.items():
+        found = validate(run, state, name, samples, requests)
+        if isinstance(found, Stop):
+            return found
+        report.validation(found)
+    return None

@@ -29,12 +29,15 @@ class Report:
         self._config = config
         self._world_size = world_size
         self._speaks = rank == 0
+        self.last_step = 0
+        """Number of the last step reported, on every rank."""
         self._writer = MetricsWriter(Path(save) / METRICS_FILE if save is not None and rank == 0 else None)
         self._progress = Progress(config, length)
         self._trackers: tuple[Tracker, ...] = open_trackers(config, save, run_config) if rank == 0 else ()
 
     def step(self, metrics: StepMetrics) -> None:
         """Report a training step."""
+        self.last_step = metrics.step
         if not self._speaks:
             return
         self._writer.write(metrics)

@@ -27,6 +27,7 @@ class Stop(Enum):
     a scheduler's warning asks for one, though the run's own time was up as well."""
 
     KILL_SWITCH = "kill_switch_path"
+    SAVE_FAILURE = "stop_on_save_failure"
     SIGTERM = "SIGTERM"
     SIGUSR1 = "SIGUSR1"
     DURATION = "exit_duration_in_mins"
@@ -38,13 +39,13 @@ class Stop(Enum):
 
     def exit_code(self, *, saved: bool) -> int:
         """The code of exit.json; `saved`: there is a checkpoint of the last step."""
-        if not self.is_signal:
-            return EXIT_DONE
-        return EXIT_SAVED_ON_SIGNAL if saved else EXIT_OTHER
+        if self.is_signal:
+            return EXIT_SAVED_ON_SIGNAL if saved else EXIT_OTHER
+        return EXIT_OTHER if self is Stop.SAVE_FAILURE else EXIT_DONE
 
     def describe(self, training: TrainingConfig) -> str:
         """The reason with its setting, for exit.json and the log."""
-        if self.is_signal:
+        if self.is_signal or self is Stop.SAVE_FAILURE:
             return self.value
         setting = training.kill_switch_path if self is Stop.KILL_SWITCH else training.exit_duration_in_mins
         return f"{self.value} {setting}"
@@ -53,6 +54,10 @@ class Stop(Enum):
 def process_code(code: int, launcher: Literal["torchrun", "srun", "alone"]) -> int:
     """The code that a rank's process leaves with: torchrun would take a 75 for a failure and start all ranks anew."""
     return EXIT_DONE if code == EXIT_SAVED_ON_SIGNAL and launcher == "torchrun" else code
+
+
+NO_VOTES = (0.0,) * len(Stop)
+"""Of a rank that knows no reason to stop."""
 
 
 class StopRequests:
@@ -65,11 +70,14 @@ class StopRequests:
         self._kill_switch = training.kill_switch_path if rank == 0 else None
         minutes = training.exit_duration_in_mins
         self._deadline = None if minutes is None else started + 60 * minutes
+        self.save_failed = False
+        """Set where a checkpoint could not be written and the run shall not go on without."""
 
     def votes(self) -> list[float]:
         """1.0 in the slot of each reason that this rank has now."""
         asked = {
             Stop.KILL_SWITCH: self._kill_switch is not None and os.path.exists(self._kill_switch),
+            Stop.SAVE_FAILURE: self.save_failed,
             Stop.SIGTERM: self._signals.received is signal.SIGTERM,
             Stop.SIGUSR1: self._signals.received is signal.SIGUSR1,
             Stop.DURATION: self._deadline is not None and time.monotonic() >= self._deadline,

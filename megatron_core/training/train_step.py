@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training step: pipeline, gradient reduction, one collective of sums, update.
+"""One training step: pipeline, gradient reduction, one collective of sums, a verdict, update.
 
 The loss is the mean over all unmasked target tokens of the global batch. Their number is not known when the first
 backward starts, so each backward starts from its sum over nominal = batch x sequence length; nominal / true then joins
-the factor that the optimizer applies. All decisions (skip, clip, stop) follow from the sums and are thus the same on
-every rank.
+the factor that the optimizer applies. All decisions (skip, clip, roll back, stop) follow from the sums and are
+thus the same on every rank.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
+from megatron_core.config.run import RunConfig
 from megatron_core.data_parallel.grad_reducer import counted_grads, counted_weights
 from megatron_core.optim.grad_clip import clip_factor, sum_of_squares
 from megatron_core.optim.loss_scaler import after_step
@@ -19,8 +21,10 @@ from megatron_core.parallel.collectives import all_reduce
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.pipeline.runtime import PipelineResult
 from megatron_core.training.build import Run, padding_elements
+from megatron_core.training.faults import Seen, Verdict, judge
 from megatron_core.training.run_data import training_plans
 from megatron_core.training.state import RunState
+from megatron_core.training.stop import NO_VOTES, Stop, decided
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,15 +36,23 @@ class StepOutcome:
     lr: float
     loss_scale: float
     batch_size: int
-    skipped: bool
+    verdict: Verdict
     params_norm: float | None
     num_zeros: int | None
-    stop: bool
-    """Whether any rank asked to stop."""
+    stop: Stop | None
+    """Why the run should end after this step, whichever rank asked."""
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the weights stayed as they were."""
+        return self.verdict.action != "apply"
 
 
-def train_step(run: Run, state: RunState, *, stop: bool) -> tuple[RunState, StepOutcome]:
-    """Take step number `state.step + 1`; `stop`: this rank asks the run to end after it."""
+def train_step(run: Run, state: RunState, votes: Sequence[float] = NO_VOTES) -> tuple[RunState, StepOutcome]:
+    """Take step number `state.step + 1`; `votes`: this rank's reasons to stop after it (`StopRequests.votes`).
+
+    Where the verdict is to roll back or to stop, no step was taken: the state comes back as it was.
+    """
     config = run.config
     batch_size = run.batch_schedule.size_at(state.consumed_samples)
     plan = next(training_plans(config, run.ctx, run.batch_schedule, state.consumed_samples))
@@ -53,14 +65,23 @@ def train_step(run: Run, state: RunState, *, stop: bool) -> tuple[RunState, Step
         result = run.runtime.run(run.programs.training(len(plan)), microbatches, loss_weight=scale / nominal)
     with run.timers("gradient-reduction"):
         run.reducer.finish()
-        sums = _global_sums(run, result, stop)
-    finite = math.isfinite(sums.squares)
+        sums = _global_sums(run, result, votes)
     per_token = nominal / sums.tokens / scale if sums.tokens else 0.0
-    norm = math.sqrt(sums.squares) * per_token if finite else sums.squares
+    norm = math.sqrt(sums.squares) * per_token if math.isfinite(sums.squares) else sums.squares
     lr = run.lr_schedule.at(state.applied)
-    skipped = config.optim.precision == "fp16" and not finite
-    if not skipped:
-        _refuse_non_finite(run, state, norm, sums)
+    verdict = judge(
+        Seen(
+            step=state.step + 1,
+            first_sample=state.consumed_samples,
+            batch_size=batch_size,
+            loss=sums.loss / max(sums.tokens, 1),
+            grad_norm=norm,
+        ),
+        state.recent_loss,
+        config.training,
+        fp16=config.optim.precision == "fp16",
+    )
+    if verdict.action == "apply":
         with run.timers("optimizer"):
             run.optimizer.step(
                 applied_steps=state.applied.steps,
@@ -74,18 +95,37 @@ def train_step(run: Run, state: RunState, *, stop: bool) -> tuple[RunState, Step
         lr=lr,
         loss_scale=scale,
         batch_size=batch_size,
-        skipped=skipped,
+        verdict=verdict,
         params_norm=_params_norm(run) if config.logging.log_params_norm else None,
         num_zeros=sums.zeros if config.logging.log_num_zeros_in_grad else None,
         stop=sums.stop,
     )
+    return _state_after(state, outcome, config), outcome
+
+
+def pass_over(run: Run, state: RunState) -> RunState:
+    """Take step number `state.step + 1` without computing it: its samples count as read, nothing else changes."""
+    run.source.skip()
+    batch_size = run.batch_schedule.size_at(state.consumed_samples)
+    return replace(state, step=state.step + 1, consumed_samples=state.consumed_samples + batch_size)
+
+
+def _state_after(state: RunState, outcome: StepOutcome, config: RunConfig) -> RunState:
+    action, recent = outcome.verdict.action, state.recent_loss
+    if action in ("rollback", "stop"):
+        return state
+    taken = replace(state, step=state.step + 1, consumed_samples=state.consumed_samples + outcome.batch_size)
+    if action == "skip":
+        return replace(taken, recent_loss=recent.plus_fault())
+    scale = after_step(state.loss_scale, action == "overflow", config.optim)
+    if action == "overflow":
+        return replace(taken, loss_scale=scale)
     return replace(
-        state,
-        step=state.step + 1,
-        applied=state.applied if skipped else state.applied.plus(batch_size),
-        consumed_samples=state.consumed_samples + batch_size,
-        loss_scale=after_step(state.loss_scale, skipped, config.optim),
-    ), outcome
+        taken,
+        loss_scale=scale,
+        applied=state.applied.plus(outcome.batch_size),
+        recent_loss=recent.plus(outcome.loss),
+    )
 
 
 @dataclass(frozen=True)
@@ -94,10 +134,10 @@ class _Sums:
     loss: float
     tokens: int
     zeros: int
-    stop: bool
+    stop: Stop | None
 
 
-def _global_sums(run: Run, result: PipelineResult, stop: bool) -> _Sums:
+def _global_sums(run: Run, result: PipelineResult, votes: Sequence[float]) -> _Sums:
     """Everything that a step must know of all ranks, in one all-reduce; each logical element is counted once."""
     ctx = run.ctx
     squares, zeros = 0.0, 0
@@ -107,9 +147,9 @@ def _global_sums(run: Run, result: PipelineResult, stop: bool) -> _Sums:
         if run.config.logging.log_num_zeros_in_grad:
             zeros = sum(int((grad == 0).sum()) for grad in grads) - _padding(run)
     loss, tokens = (float(result.loss_sum), float(result.token_count)) if counts_loss(ctx) else (0.0, 0.0)
-    vector = torch.tensor([squares, loss, tokens, zeros, float(stop)], dtype=torch.float64, device=ctx.device)
-    squares, loss, tokens, zeros, stops = all_reduce(vector, ctx.world).tolist()
-    return _Sums(squares, loss, int(tokens), int(zeros), stops > 0)
+    vector = torch.tensor([squares, loss, tokens, zeros, *votes], dtype=torch.float64, device=ctx.device)
+    squares, loss, tokens, zeros, *total_votes = all_reduce(vector, ctx.world).tolist()
+    return _Sums(squares, loss, int(tokens), int(zeros), decided(total_votes))
 
 
 def _padding(run: Run) -> int:
@@ -126,18 +166,3 @@ def _params_norm(run: Run) -> float:
     squares = sum_of_squares(counted_weights(run.reducer.buckets)) if run.ctx.dp.coordinate == 0 else 0.0
     total = torch.tensor([squares], dtype=torch.float64, device=run.ctx.device)
     return math.sqrt(float(all_reduce(total, run.ctx.world)))
-
-
-class NonFiniteError(RuntimeError):
-    """The loss or the gradient norm is no longer a number: the weights were left as they are."""
-
-
-def _refuse_non_finite(run: Run, state: RunState, norm: float, sums: _Sums) -> None:
-    if not run.config.training.check_for_nan_in_loss_and_grad or (math.isfinite(norm) and math.isfinite(sums.loss)):
-        return
-    first = state.consumed_samples
-    last = first + run.batch_schedule.size_at(first) - 1
-    raise NonFiniteError(
-        f"step {state.step + 1}: loss sum {sums.loss}, gradient norm {norm}. The batch was samples {first} to {last}; "
-        "no update was made. --no-check-for-nan-in-loss-and-grad goes on regardless."
-    )

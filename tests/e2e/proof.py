@@ -5,23 +5,31 @@ DESIGN's meaning of "equal to 1e-10": max|a - b| <= 1e-10 max|reference| + 1e-12
 """
 
 import functools
+import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
-from megatron_core.checkpoint.gather_weights import gather_weights
 from megatron_core.checkpoint.held import held_tensors
 from megatron_core.config.cli import parse
 from megatron_core.config.run import RunConfig
 from megatron_core.data.indexed_writer import IndexedWriter
+from megatron_core.parallel.context import ParallelContext
 from megatron_core.parallel.groups import create_context
 from megatron_core.training.build import Run, build_run, initial_state
 from megatron_core.training.pretrain import grid_of, kv_replicas
-from megatron_core.training.run_data import open_data
+from megatron_core.training.run_data import RunData, open_data
+from megatron_core.training.session import begin, run_to_end
+from megatron_core.training.signals import SignalFlag
 from megatron_core.training.state import RunState
+from megatron_core.training.stop import StopRequests
 from megatron_core.training.train_step import train_step
+from tests.e2e.gather_weights import gather_weights
+from tests.rank_pool import run_ranks
 
 SMALL = (
     "--num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 "
@@ -75,13 +83,37 @@ def config_of(flags: str, world_size: int) -> RunConfig:
     return parse(f"{SMALL} {flags}".split(), world_size).config
 
 
-def start_rank(rank: int, world_size: int, flags: str) -> tuple[Run, RunState]:
-    """One rank of an initialised world, ready for its first step; one thread, so that no test waits for the others."""
+def ready(rank: int, world_size: int, flags: str) -> tuple[RunConfig, ParallelContext, RunData]:
+    """What a run is built from, on one rank of an initialised world; one thread, so that no test waits for others."""
     torch.set_num_threads(1)
     config = config_of(flags, world_size)
     ctx = create_context(grid_of(config, world_size), rank, torch.device("cpu"), kv_replicas=kv_replicas(config))
+    return config, ctx, open_data(config)
+
+
+def start_rank(rank: int, world_size: int, flags: str) -> tuple[Run, RunState]:
+    """One rank of an initialised world, ready for its first step."""
+    config, ctx, data = ready(rank, world_size, flags)
     state = initial_state(config)
-    return build_run(config, ctx, open_data(config), state), state
+    return build_run(config, ctx, data, state), state
+
+
+def nobody(run: Run) -> StopRequests:
+    """Requests of a run that nobody asks to stop."""
+    return StopRequests(run.config.training, SignalFlag(enabled=False), rank=0, started=0.0)
+
+
+def run_whole(world_size: int, flags: str) -> None:
+    """A run from its first step to its exit.json, on the rank pool, with all that the command line would do."""
+    with tempfile.TemporaryDirectory() as folder:
+        codes = run_ranks(run_rank, world_size, flags, f"{folder}/store")
+    assert codes == [0] * world_size
+
+
+def run_rank(rank: int, world_size: int, flags: str, store: str) -> int:
+    """One rank of `run_whole`; `store`: a file that does not exist yet."""
+    begun = begin(*ready(rank, world_size, flags))
+    return run_to_end(begun, dist.FileStore(store, world_size), nobody(begun.run), time.monotonic())
 
 
 def whole_weights(run: Run) -> dict[str, torch.Tensor] | None:
@@ -106,7 +138,7 @@ def train_rank(rank: int, world_size: int, flags: str, steps: int) -> Curve | No
     run, state = start_rank(rank, world_size, flags)
     losses, norms = [], []
     for _ in range(steps):
-        state, outcome = train_step(run, state, stop=False)
+        state, outcome = train_step(run, state)
         losses.append(outcome.loss)
         norms.append(outcome.grad_norm)
     weights = whole_weights(run)

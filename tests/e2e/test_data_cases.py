@@ -33,7 +33,7 @@ def batches_of_a_run(rank: int, world_size: int, flags: str) -> list[Rows]:
 
     run.source.step = recording  # type: ignore[method-assign]
     for _ in range(STEPS):
-        state, _ = train_step(run, state, stop=False)
+        state, _ = train_step(run, state)
     run.source.close()
     return steps
 

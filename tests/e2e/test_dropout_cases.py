@@ -41,7 +41,7 @@ def masks_of_a_run(rank: int, world_size: int, flags: str) -> tuple[Masks, list[
                 self_attention, "attention_keep_mask", _keep_recorder(self_attention.attention_keep_mask, seen, step)
             ),
         ):
-            state, _ = train_step(run, state, stop=False)
+            state, _ = train_step(run, state)
         generators.append(torch.get_rng_state().numpy().tobytes())
     run.source.close()
     return masks, generators

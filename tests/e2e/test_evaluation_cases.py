@@ -9,10 +9,12 @@ import torch
 
 from megatron_core.data.indexed_writer import IndexedWriter
 from megatron_core.model.microbatch import Microbatch
+from megatron_core.training.build import Run
 from megatron_core.training.metrics import ValidationMetrics
+from megatron_core.training.state import RunState
 from megatron_core.training.train_step import train_step
 from megatron_core.training.validation import validate
-from tests.e2e.proof import NO_DROPOUT, corpus, start_rank
+from tests.e2e.proof import NO_DROPOUT, corpus, nobody, start_rank
 from tests.rank_pool import run_ranks
 
 
@@ -26,8 +28,15 @@ def flags_of(folder: Path, tokens: int, more: str = "") -> str:
 
 
 def validation_of(rank: int, world_size: int, flags: str) -> list[ValidationMetrics]:
-    run, state = start_rank(rank, world_size, flags)
-    return list(validate(run, state, run.data.datasets.validation))
+    return lines_of(*start_rank(rank, world_size, flags))
+
+
+def lines_of(run: Run, state: RunState) -> list[ValidationMetrics]:
+    """A pass over each set."""
+    passes = [
+        validate(run, state, name, samples, nobody(run)) for name, samples in run.data.datasets.validation.items()
+    ]
+    return [found for found in passes if isinstance(found, ValidationMetrics)]
 
 
 def by_hand(flags: str) -> tuple[float, int]:
@@ -88,10 +97,10 @@ def losses_with_validation_every(rank: int, world_size: int, flags: str, interva
     run, state = start_rank(rank, world_size, flags)
     found = []
     for _ in range(5):
-        state, outcome = train_step(run, state, stop=False)
+        state, outcome = train_step(run, state)
         found.append((outcome.loss, outcome.grad_norm))
         if state.step % interval == 0:
-            list(validate(run, state, run.data.datasets.validation))
+            lines_of(run, state)
     return found
 
 

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """OPS-04: every column of metrics.jsonl is what happened, and the same at every layout."""
 
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from megatron_core.training.loop import train, validate_at_end
 from megatron_core.training.metrics import read_metrics
-from megatron_core.training.pretrain import _open_report
-from megatron_core.training.profile import ProfileWindow
-from tests.e2e.proof import FAMILIES, start_rank
-from tests.rank_pool import run_ranks
+from tests.e2e.proof import FAMILIES, run_whole
 
 # Without biases every gradient is determined: a key's bias has none but rounding, which num_zeros would count.
 FLAGS = (
@@ -29,16 +24,8 @@ LAYOUTS = {
 MEASURED = {"step_time_s", "tokens_per_s", "tflops_per_device", "peak_memory_bytes", "mfu"}
 
 
-def run_with_log(rank: int, world_size: int, flags: str) -> None:
-    run, state = start_rank(rank, world_size, flags)
-    report = _open_report(run.config, run.ctx)
-    profile = ProfileWindow(run.config.training, run.config.checkpoint.save, rank, cuda=False)
-    validate_at_end(run, train(run, state, report, profile, time.monotonic()), report)
-    report.close()
-
-
 def records(folder: Path, world_size: int, flags: str) -> list[dict[str, Any]]:
-    run_ranks(run_with_log, world_size, f"{flags} --save {folder}")
+    run_whole(world_size, f"{flags} --save {folder}")
     return read_metrics(folder / "metrics.jsonl")
 
 

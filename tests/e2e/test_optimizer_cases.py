@@ -33,7 +33,7 @@ def train(flags: str, steps: int) -> tuple[list[StepOutcome], list[dict[str, Any
     run, state = start_rank(0, 1, flags)
     updates, outcomes = record_updates(run), []
     for _ in range(steps):
-        state, outcome = train_step(run, state, stop=False)
+        state, outcome = train_step(run, state)
         outcomes.append(outcome)
     assert state.applied.steps == len(updates), "the state counts updates"
     return outcomes, updates, run
@@ -69,7 +69,7 @@ def test_weights_do_not_move_in_a_skipped_step_and_samples_do() -> None:
     run, state = start_rank(0, 1, f"{GPT2} --fp16 --loss-scale 1e30")
     before = whole_weights(run)
     for _ in range(2):
-        state, outcome = train_step(run, state, stop=False)
+        state, outcome = train_step(run, state)
         assert outcome.skipped
     assert all(torch.equal(before[name], tensor) for name, tensor in whole_weights(run).items())
     assert (state.step, state.applied.steps, state.consumed_samples) == (2, 0, 16)
@@ -94,7 +94,7 @@ def scales_of_a_run(rank: int, world_size: int, flags: str) -> list[tuple[float,
     found = []
     for overflow in OVERFLOWS:
         overflowing = overflow
-        state, outcome = train_step(run, state, stop=False)
+        state, outcome = train_step(run, state)
         found.append((state.loss_scale.scale, outcome.skipped))
     return found
 

@@ -112,7 +112,7 @@ def train_ours(flags: str) -> tuple[State, list[torch.Tensor], Curve]:
     for _ in range(STEPS):
         numbers = range(state.consumed_samples, state.consumed_samples + BATCH)
         batches.append(torch.stack([torch.from_numpy(run.data.datasets.train.sample(n).tokens) for n in numbers]))
-        state, outcome = train_step(run, state, stop=False)
+        state, outcome = train_step(run, state)
         losses.append(outcome.loss)
         norms.append(outcome.grad_norm)
         assert outcome.lr == LR

@@ -17,6 +17,7 @@ from megatron_core.pipeline.runtime import PipelineResult
 from megatron_core.tensor_parallel.shard_spec import SpecParameter
 from megatron_core.training.build import Run
 from megatron_core.training.stages import stage_layers
+from megatron_core.training.stop import NO_VOTES
 from megatron_core.training.train_step import _global_sums, train_step
 from tests.e2e.proof import (
     FAMILIES,
@@ -65,7 +66,7 @@ def first_loss_of_a_zero_head(rank: int, world_size: int, flags: str) -> float:
         for parameter in parameters_of(run):
             if parameter.spec.name == "head.weight":
                 parameter.zero_()
-    return train_step(run, state, stop=False)[1].loss
+    return train_step(run, state)[1].loss
 
 
 @pytest.mark.parametrize("layout", ["", TP2, f"{TP2} {PP2}", f"{TP2} --make-vocab-size-divisible-by 128"])
@@ -114,7 +115,7 @@ def norm_of_given_gradients(rank: int, world_size: int, flags: str, fill: str) -
         bucket.grads.zero_()
     FILLS[fill](run)
     zero = torch.zeros((), dtype=torch.float64)
-    return math.sqrt(_global_sums(run, PipelineResult(zero, zero), stop=False).squares)
+    return math.sqrt(_global_sums(run, PipelineResult(zero, zero), NO_VOTES).squares)
 
 
 def _put(run: Run, name: str, count: int, value: float) -> None:
@@ -175,7 +176,7 @@ def digests_of_replicas(rank: int, world_size: int, flags: str, steps: int) -> l
     run, state = start_rank(rank, world_size, flags)
     found = []
     for _ in range(steps):
-        state, _ = train_step(run, state, stop=False)
+        state, _ = train_step(run, state)
         found.append(digest(replicas(run)))
     return found
 
@@ -196,7 +197,7 @@ def digests_and_weights(rank: int, world_size: int, flags: str, steps: int) -> t
     run, state = start_rank(rank, world_size, flags)
     digests, losses, norms = [], [], []
     for _ in range(steps):
-        state, outcome = train_step(run, state, stop=False)
+        state, outcome = train_step(run, state)
         digests.append(digest({p.spec.name: p.detach() for p in parameters_of(run)}))
         losses.append(outcome.loss)
         norms.append(outcome.grad_norm)
@@ -268,7 +269,7 @@ def test_the_loss_is_a_mean_over_tokens(tmp_path: Path) -> None:
 def gradients_of_replicas(rank: int, world_size: int, flags: str) -> dict[str, np.ndarray]:
     """After the first step, on this rank."""
     run, state = start_rank(rank, world_size, f"{flags} --clip-grad 0")
-    train_step(run, state, stop=False)
+    train_step(run, state)
     return {p.spec.name: p.main_grad.numpy().copy() for p in parameters_of(run) if p.spec.dim is None}
 
 

@@ -5,23 +5,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from megatron_core.training.loop import Ending, train, validate_at_end
 from megatron_core.training.metrics import read_metrics
-from megatron_core.training.pretrain import _open_report
 from megatron_core.training.profile import ProfileWindow
-from tests.e2e.proof import FAMILIES, start_rank
+from megatron_core.training.saver import Saver
+from megatron_core.training.session import begin, open_report
+from megatron_core.training.signals import SignalFlag
+from megatron_core.training.stop import StopRequests
+from tests.e2e.proof import FAMILIES, ready
 
 FLAGS = f"{FAMILIES['gpt2']} --micro-batch-size 8 --num-layers 1 --eval-iters 1"
 
 
 def loop(folder: Path, flags: str, started: float | None = None) -> tuple[Ending, list[dict[str, Any]]]:
     """How it ended, and the lines of metrics.jsonl."""
-    run, state = start_rank(0, 1, f"{FLAGS} {flags} --save {folder}")
-    report = _open_report(run.config, run.ctx)
-    profile = ProfileWindow(run.config.training, str(folder), 0, cuda=False)
-    ending = train(run, state, report, profile, time.monotonic() if started is None else started)
-    validate_at_end(run, ending, report)
+    config, ctx, data = ready(0, 1, f"{FLAGS} {flags} --save {folder}")
+    begun = begin(config, ctx, data)
+    started = time.monotonic() if started is None else started
+    requests = StopRequests(config.training, SignalFlag(enabled=False), rank=0, started=started)
+    saver = Saver(begun.start, begun.state, ctx, dist.HashStore(), requests)
+    report = open_report(config, ctx)
+    ending = train(
+        begun.run, begun.state, saver, report, ProfileWindow(config.training, str(folder), 0, cuda=False), requests
+    )
+    ending = validate_at_end(ending, report, requests)
     report.close()
     return ending, read_metrics(folder / "metrics.jsonl")
 

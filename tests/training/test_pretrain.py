@@ -48,28 +48,16 @@ def test_a_rank_alone_with_its_error_signs_it(
     """Once ranks train, one of them may meet a broken file that no other reads: that rank must not stay silent."""
     monkeypatch.setattr(module, "detect", lambda: Launch(launcher="torchrun", rank=3, local_rank=3, world_size=4))
     monkeypatch.setattr(module, "process_group", lambda *arguments: contextlib.nullcontext())
-    monkeypatch.setattr(module, "create_context", lambda *arguments, **options: SimpleNamespace(rank=3))
+    context = SimpleNamespace(rank=3, grid=SimpleNamespace(world_size=4))
+    monkeypatch.setattr(module, "create_context", lambda *arguments, **options: context)
+    monkeypatch.setattr(module, "begin", lambda *arguments: None)
 
     def broken(*arguments: object) -> None:
         raise DataError("shard_7.bin: token 51234 is outside the vocabulary")
 
-    monkeypatch.setattr(module, "_train_and_report", broken)
+    monkeypatch.setattr(module, "run_to_end", broken)
     assert pretrain([*SMALL.split(), *GPT2.split()], time.monotonic()) == 2
     assert capsys.readouterr().err == "[rank 3] shard_7.bin: token 51234 is outside the vocabulary\n"
-
-
-def test_weights_are_saved_before_the_last_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what an earlier run said about its end is gone when this one dies."""
-    (tmp_path / "exit.json").write_text('{"code": 0}')
-
-    def killed(*arguments: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(module, "validate_at_end", killed)
-    flags = f"{GPT2} --num-layers 1 --micro-batch-size 8 --train-iters 1 --save {tmp_path}"
-    with pytest.raises(ZeroDivisionError):
-        pretrain([*SMALL.split(), *flags.split()], time.monotonic())
-    assert (tmp_path / "weights.safetensors").exists() and not (tmp_path / "exit.json").exists()
 
 
 def test_an_unusable_save_directory_is_told_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

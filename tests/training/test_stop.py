@@ -10,7 +10,7 @@ import pytest
 from megatron_core.config.training import TrainingConfig
 from megatron_core.parallel.context import ParallelContext, single_process_context
 from megatron_core.training.signals import SignalFlag
-from megatron_core.training.stop import Stop, StopRequests, ask_all, decided, process_code
+from megatron_core.training.stop import NO_VOTES, Stop, StopRequests, ask_all, decided, process_code
 from tests.rank_pool import ranks
 
 QUIET = SignalFlag(enabled=False)
@@ -36,6 +36,14 @@ def test_the_kill_switch_is_a_file_that_rank_0_looks_for(tmp_path: Path) -> None
     assert Stop.KILL_SWITCH.describe(training) == f"kill_switch_path {path}"
 
 
+def test_a_save_that_failed_is_a_reason_of_its_own() -> None:
+    asking = requests(TrainingConfig())
+    asking.save_failed = True
+    assert decided(asking.votes()) is Stop.SAVE_FAILURE
+    assert Stop.SAVE_FAILURE.describe(TrainingConfig()) == "stop_on_save_failure"
+    assert decided(NO_VOTES) is None
+
+
 def test_time_is_counted_from_the_start_of_the_process() -> None:
     training = TrainingConfig(exit_duration_in_mins=10.0)
     now = time.monotonic()
@@ -54,8 +62,14 @@ def test_several_reasons_of_several_ranks_are_told_apart(asked: tuple[Stop, ...]
 
 
 def test_who_asked_from_outside_is_told_by_the_code_whether_the_run_can_go_on() -> None:
-    assert [reason.exit_code(saved=True) for reason in Stop] == [0, 75, 75, 0]
-    assert [reason.exit_code(saved=False) for reason in Stop] == [0, 1, 1, 0]
+    codes = {reason: (reason.exit_code(saved=True), reason.exit_code(saved=False)) for reason in Stop}
+    assert codes == {
+        Stop.KILL_SWITCH: (0, 0),
+        Stop.SAVE_FAILURE: (1, 1),
+        Stop.SIGTERM: (75, 1),
+        Stop.SIGUSR1: (75, 1),
+        Stop.DURATION: (0, 0),
+    }
     assert Stop.SIGUSR1.describe(TrainingConfig()) == "SIGUSR1"
 
 

@@ -5,8 +5,9 @@ import math
 
 from megatron_core.data.mock_samples import MockSamples
 from megatron_core.data.sample import Sample
+from megatron_core.training.stop import Stop
 from megatron_core.training.validation import validate, validate_set
-from tests.e2e.proof import FAMILIES, start_rank
+from tests.e2e.proof import FAMILIES, nobody, start_rank
 
 FLAGS = f"{FAMILIES['gpt2']} --micro-batch-size 2"
 
@@ -26,7 +27,7 @@ class Untargeted:
 def test_each_set_has_its_line() -> None:
     run, state = start_rank(0, 1, FLAGS)
     sets = {name: MockSamples(61, 16, 1, name, size) for name, size in (("books", 3), ("code", 9))}
-    books, code = validate(run, state, sets)
+    books, code = (validate(run, state, name, samples, nobody(run)) for name, samples in sets.items())
     assert (books.validation_set, books.validation_tokens, books.step) == ("books", 48, 0)
     assert (code.validation_set, code.validation_tokens) == ("code", 144)
     assert books.validation_loss != code.validation_loss
@@ -35,11 +36,25 @@ def test_each_set_has_its_line() -> None:
 
 def test_no_targets_have_no_mean() -> None:
     run, _ = start_rank(0, 1, FLAGS)
-    loss, tokens = validate_set(run, Untargeted())
+    loss, tokens = validate_set(run, Untargeted(), nobody(run))
     assert math.isnan(loss) and tokens == 0
 
 
 def test_no_gradient_is_left() -> None:
     run, _ = start_rank(0, 1, FLAGS)
-    validate_set(run, MockSamples(61, 16, 1, "valid", 4))
+    validate_set(run, MockSamples(61, 16, 1, "valid", 4), nobody(run))
     assert all(not bucket.grads.any() for bucket in run.reducer.buckets)
+
+
+def test_a_pass_ends_with_the_batch_in_which_some_rank_was_asked_to_stop() -> None:
+    run, state = start_rank(0, 1, FLAGS)
+    requests, read = nobody(run), []
+
+    class Asked(MockSamples):
+        def sample(self, number: int) -> Sample:
+            requests.save_failed = True
+            read.append(number)
+            return super().sample(number)
+
+    assert validate(run, state, "books", Asked(61, 16, 1, "valid", 80), requests) is Stop.SAVE_FAILURE
+    assert len(read) == 8, "one batch of ten"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collects the whole model on rank 0, by global names: for the final weights of a run and for tests."""
+"""Collects the whole model on rank 0, by global names, for whoever compares layouts."""
 
 import json
 import math

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step was, put together on every rank: the outcome, and the largest of all ranks' times and memory."""
+
+import torch
+
+from megatron_core.parallel.collectives import MAX, all_reduce
+from megatron_core.planner.device_peaks import peak_tflops
+from megatron_core.planner.flops import flops_per_token
+from megatron_core.training.build import Run
+from megatron_core.training.device_memory import peak_memory_bytes
+from megatron_core.training.metrics import StepMetrics
+from megatron_core.training.state import RunState
+from megatron_core.training.throughput import Yardstick
+from megatron_core.training.train_step import StepOutcome
+
+
+class StepMeter:
+    """Measures the steps of one run."""
+
+    def __init__(self, run: Run) -> None:
+        peak = run.config.logging.device_peak_tflops
+        if peak is None and run.ctx.device.type == "cuda":
+            peak = peak_tflops(torch.cuda.get_device_name(run.ctx.device), run.config.optim.precision)
+        self._yardstick = Yardstick(
+            seq_length=run.config.model.seq_length,
+            flops_per_token=flops_per_token(run.config.model),
+            num_devices=run.ctx.grid.world_size,
+            peak_tflops=peak,
+        )
+
+    def metrics(self, run: Run, state: RunState, outcome: StepOutcome, seconds: float) -> StepMetrics:
+        """The facts of the step that led to `state` and took `seconds` here. All ranks must call."""
+        phases = run.timers.take()
+        own = torch.tensor(
+            [seconds, peak_memory_bytes(run.ctx.device), *phases.values()], dtype=torch.float64, device=run.ctx.device
+        )
+        slowest, memory, *phase_seconds = all_reduce(own, run.ctx.world, MAX).tolist()
+        rates = self._yardstick.rates(outcome.batch_size, slowest)
+        return StepMetrics(
+            step=state.step,
+            loss=outcome.loss,
+            grad_norm=outcome.grad_norm,
+            lr=outcome.lr,
+            loss_scale=outcome.loss_scale,
+            batch_size=outcome.batch_size,
+            consumed_samples=state.consumed_samples,
+            consumed_tokens=state.consumed_samples * run.config.model.seq_length,
+            step_time_s=slowest,
+            tokens_per_s=rates.tokens_per_s,
+            tflops_per_device=rates.tflops_per_device,
+            mfu=rates.mfu,
+            peak_memory_bytes=int(memory),
+            skipped=outcome.skipped,
+            params_norm=outcome.params_norm,
+            num_zeros=outcome.num_zeros,
+            timers=dict(zip(phases, phase_seconds)),
+        )
