@@ -253,16 +253,16 @@ def sums_by_sample(flags: str) -> list[tuple[float, int]]:
 
 def test_the_loss_is_a_mean_over_tokens(tmp_path: Path) -> None:
     """PAR-13: total over total, not a mean of means; one microbatch of 8, 8 of one, and dp 2 agree in loss and norm."""
-    model = f"{corpus(tmp_path)} {NO_DROPOUT} --eod-mask-loss --init-method-std 0.5"
+    model = f"{corpus(tmp_path)} {NO_DROPOUT} --eod-mask-loss --init-method-std 0.5 --fp64"
     sums = sums_by_sample(model)
     mean = sum(loss for loss, _ in sums) / sum(tokens for _, tokens in sums)
     mean_of_means = sum(loss / tokens for loss, tokens in sums) / len(sums)
     curves = [run_ranks(train_rank, world, f"{model} {more}", 5)[0] for world, more in
               [(1, "--micro-batch-size 8"), (1, ""), (2, ""), (2, f"{PP2} --micro-batch-size 4")]]  # fmt: skip
     for curve in curves:
-        assert curve.losses[0] == pytest.approx(mean, rel=1e-6)
-        assert curve.losses == pytest.approx(curves[0].losses, rel=1e-5)
-        assert curve.norms == pytest.approx(curves[0].norms, rel=1e-5)
+        assert curve.losses[0] == pytest.approx(mean, rel=1e-10)
+        assert curve.losses == pytest.approx(curves[0].losses, rel=1e-10)
+        assert curve.norms == pytest.approx(curves[0].norms, rel=1e-10)
     assert abs(mean - mean_of_means) > 1e-3 * mean, "the batch must tell the two apart"
 
 
