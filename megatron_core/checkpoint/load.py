@@ -6,6 +6,7 @@ not, all of them load the next older checkpoint. Weights with an fp32 master com
 """
 
 from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from megatron_core.checkpoint.agree import Shapes, first_failure, union_of_shapes
 from megatron_core.checkpoint.choose import LOGGER, Chosen, choose
@@ -18,6 +19,7 @@ from megatron_core.parallel.context import ParallelContext
 
 _MODEL, _MASTER = "model/", "master/"
 _MOMENTS = ("adam_m", "adam_v")
+_READERS = 4
 
 
 def load_tensors(chosen: Chosen, held: Sequence[Held], ctx: ParallelContext, *, with_optim: bool) -> Chosen:
@@ -61,19 +63,32 @@ def _fill(chosen: Chosen, held: Sequence[Held], *, with_optim: bool) -> str | No
     stored = {entry.name for entry in chosen.manifest.tensors}
     masters = {tensor.name.removeprefix(_MASTER): tensor.values for tensor in held if tensor.name.startswith(_MASTER)}
     followers = []  # 16-bit weights, cast from their masters once those are there
+    jobs: list[tuple[str, Held]] = []
+    for tensor in held:
+        if tensor.name.startswith(_MODEL) and tensor.name.removeprefix(_MODEL) in masters:
+            followers.append(tensor)
+        else:
+            jobs.append((_widest(tensor.name, stored) if with_optim else tensor.name, tensor))
     try:
-        with CheckpointReader(chosen.directory, chosen.manifest) as reader:
-            for tensor in held:
-                if tensor.name.startswith(_MODEL) and tensor.name.removeprefix(_MODEL) in masters:
-                    followers.append(tensor)
-                else:
-                    name = _widest(tensor.name, stored) if with_optim else tensor.name
-                    reader.fill(tensor.values, name, tensor.rectangle)
+        _read(chosen, jobs)
     except (CheckpointError, OSError) as error:
         return str(error)
     for tensor in followers:
         tensor.values.copy_(masters[tensor.name.removeprefix(_MODEL)])
     return None
+
+
+def _read(chosen: Chosen, jobs: Sequence[tuple[str, Held]]) -> None:
+    """Fill each tensor from the stored one of that name, in a few threads: disks and networks like several readers."""
+
+    def read_share(share: Sequence[tuple[str, Held]]) -> None:
+        with CheckpointReader(chosen.directory, chosen.manifest) as reader:
+            for name, tensor in share:
+                reader.fill(tensor.values, name, tensor.rectangle)
+
+    by_size = sorted(jobs, key=lambda job: -job[1].values.numel())
+    with ThreadPoolExecutor(_READERS) as pool:
+        list(pool.map(read_share, [by_size[first::_READERS] for first in range(_READERS)]))
 
 
 def _widest(name: str, stored: Collection[str]) -> str:

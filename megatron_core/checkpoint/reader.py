@@ -52,7 +52,7 @@ class CheckpointReader:
         """Copy a rectangle of a tensor into `target`, of the rectangle's shape, on any device, casting between floats.
 
         Raises CheckpointError where the tensor is missing or smaller, a cast would not be between floats, a file is
-        not what the manifest says, or a block is damaged.
+        not what the manifest says, or a block is damaged; `target` may then hold anything.
         """
         assert target.shape == rectangle.shape, f"{name}: a target of shape {tuple(target.shape)} for {rectangle}"
         entry = self._entry(name, rectangle)
@@ -64,13 +64,18 @@ class CheckpointReader:
             if wanted is None:
                 continue
             for read in plan_reads(piece.rectangle, wanted, entry.itemsize):
-                values = _strided(self._read(piece, read.start, read.stop), stored, piece.rectangle, read)
-                target[read.rectangle.slices(rectangle.start)].copy_(values)
+                into = target[read.rectangle.slices(rectangle.start)]
+                if into.dtype == stored and _is_straight(piece, read, into):
+                    self._read(piece, read.start, read.stop, into.reshape(-1).view(torch.uint8))
+                else:
+                    values = self._read(piece, read.start, read.stop, self._scratch_for(piece, read.start, read.stop))
+                    into.copy_(_strided(values, stored, piece.rectangle, read))
 
     def verify(self, piece: Piece, most: int = 2**24) -> None:
         """Check all blocks of a piece, at most `most` bytes at a time. Raises CheckpointError."""
         for start in range(0, piece.nbytes, most):
-            self._read(piece, start, min(start + most, piece.nbytes))
+            stop = min(start + most, piece.nbytes)
+            self._read(piece, start, stop, self._scratch_for(piece, start, stop))
 
     def _entry(self, name: str, rectangle: Rectangle) -> TensorEntry:
         entry = self._tensors.get(name)
@@ -80,16 +85,21 @@ class CheckpointReader:
             raise CheckpointError(f"{self._directory}: tensor {name} has shape {entry.shape}, which has no {rectangle}")
         return entry
 
-    def _read(self, piece: Piece, start: int, stop: int) -> torch.Tensor:
-        """Bytes [start, stop) of a piece, in the scratch buffer until the next read."""
+    def _scratch_for(self, piece: Piece, start: int, stop: int) -> torch.Tensor:
+        """The scratch buffer, in which what is read stays until the next read."""
         first, end = whole_blocks(start, stop, piece.nbytes)
-        descriptor = self._open(piece.file)
-        path = self._directory / piece.file
         if len(self._scratch) < end - first:
             self._scratch = torch.empty(end - first, dtype=torch.uint8)
-        buffer = self._scratch.numpy().data
-        read_blocks(lambda offset, blocks: read_exactly(descriptor, path, offset, blocks), piece, start, stop, buffer)
-        return self._scratch[start - first : stop - first]
+        return self._scratch
+
+    def _read(self, piece: Piece, start: int, stop: int, buffer: torch.Tensor) -> torch.Tensor:
+        """Bytes [start, stop) of a piece, checked, as a view of `buffer`, which has room for whole blocks of them."""
+        descriptor = self._open(piece.file)
+        path = self._directory / piece.file
+        memory = buffer.numpy().data
+        read_blocks(lambda offset, blocks: read_exactly(descriptor, path, offset, blocks), piece, start, stop, memory)
+        first, _ = whole_blocks(start, stop, piece.nbytes)
+        return buffer[start - first : stop - first]
 
     def _open(self, name: str) -> int:
         """Descriptor of a data file whose size and header are as written; the most recently used ones stay open."""
@@ -131,3 +141,9 @@ def _strided(data: torch.Tensor, dtype: torch.dtype, piece: Rectangle, read: Rea
     strides = row_major_strides(piece.shape, 1)
     elements = data.view(dtype)
     return torch.as_strided(elements, read.rectangle.shape, strides, elements.storage_offset())
+
+
+def _is_straight(piece: Piece, read: Read, into: torch.Tensor) -> bool:
+    """Whether a read of whole blocks is just what belongs into a stretch of host memory: no copy is needed then."""
+    whole = whole_blocks(read.start, read.stop, piece.nbytes) == (read.start, read.stop)
+    return whole and into.nbytes == read.stop - read.start and into.is_contiguous() and into.device.type == "cpu"

@@ -3,6 +3,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -41,6 +42,13 @@ def test_into_a_flat_range(reader: CheckpointReader) -> None:
         reader.fill(flat[at : at + rectangle.volume].view(rectangle.shape), "master/w", rectangle)
         at += rectangle.volume
     assert torch.equal(flat, small_checkpoint.tensors()["master/w"].reshape(-1)[17:40])
+
+
+def test_into_memory_with_gaps(reader: CheckpointReader) -> None:
+    values = small_checkpoint.tensors()["master/w"]
+    target = torch.zeros(6, 2, 10)
+    reader.fill(target[:, 1], "master/w", whole((6, 10)))
+    assert torch.equal(target[:, 1], values) and not target[:, 0].any()
 
 
 def test_casts_between_floats_only(reader: CheckpointReader) -> None:
@@ -84,8 +92,31 @@ def test_reads_only_the_blocks_that_it_needs(tmp_path: Path, monkeypatch: pytest
         with pytest.raises(CheckpointError, match=r"rank_00000\.safetensors: damaged: block 0 of a piece"):
             reader.load_rectangle("w", Rectangle((0, 9), (1, 10)), torch.float32)
         with pytest.raises(CheckpointError, match="damaged: block 0"):
+            reader.load_rectangle("w", whole((40, 2**18)), torch.float32)
+        with pytest.raises(CheckpointError, match="damaged: block 0"):
             reader.verify(manifest.tensors[0].pieces[0])
         reader.verify(manifest.tensors[0].pieces[1])
+
+
+def test_whole_pieces_are_read_to_where_they_belong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Same layout, same dtype: no byte is copied, so none is held twice."""
+    values = torch.randn(24, 2**18)
+    shards = [Shard(name="w", shape=(24, 2**18), rectangle=whole((24, 2**18)), values=values)]
+    manifest = small_checkpoint.save(tmp_path, 3, [shards])
+    target = torch.empty(24, 2**18)
+    start, end = target.data_ptr(), target.data_ptr() + target.nbytes
+    preadv, lengths = os.preadv, []
+
+    def into_target(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        address = np.frombuffer(buffers[0], dtype=np.uint8).ctypes.data
+        if start <= address < end:
+            lengths.append(len(buffers[0]))
+        return preadv(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", into_target)
+    with CheckpointReader(step_directory(tmp_path, 3), manifest) as reader:
+        reader.fill(target, "w", whole((24, 2**18)))
+    assert sum(lengths) == target.nbytes and torch.equal(target, values)
 
 
 def test_few_files_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
