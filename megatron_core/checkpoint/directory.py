@@ -70,7 +70,6 @@ def prepare(root: Path, step: int) -> int:
     with naming("make", directory):
         directory.mkdir(parents=True, exist_ok=True)
     clean(root, step)
-    sync_directory(root)
     return max((attempt for _, attempt in _rank_files(directory)), default=-1) + 1
 
 
@@ -84,7 +83,8 @@ def publish(root: Path, manifest: Manifest) -> None:
     with naming("write", directory / _UNFINISHED):
         (directory / _UNFINISHED).unlink(missing_ok=True)
     write_file(directory / _UNFINISHED, [text])
-    sync_directory(directory)  # the rank files' names, before the one that promises them
+    sync_directory(root)  # the names of the directory and the rank files, before the one that promises them
+    sync_directory(directory)
     with naming("write", directory / FILE_NAME):
         os.replace(directory / _UNFINISHED, directory / FILE_NAME)
     sync_directory(directory)

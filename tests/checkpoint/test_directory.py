@@ -143,10 +143,10 @@ def test_all_is_on_the_disk_before_the_manifest_promises_it(tmp_path: Path, monk
     monkeypatch.setattr(os, "replace", lambda a, b: events.append("replace") or real_replace(a, b))
     small_checkpoint.save(tmp_path / "root", 5)
     assert events == [
-        "root",
         "rank_00000.safetensors",
         "rank_00001.safetensors",
         "manifest.json.tmp",
+        "root",
         "step_00000005",
         "replace",
         "step_00000005",
