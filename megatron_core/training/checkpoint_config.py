@@ -24,8 +24,10 @@ class Reconciled:
     """What a run goes on with."""
 
     config: RunConfig
-    notes: tuple[str, ...]
-    """What is different from the checkpoint, a line each, to be said aloud."""
+    warnings: tuple[str, ...]
+    """What is different from the checkpoint and changes the numbers, a line each, to be said aloud."""
+    layout: str | None
+    """From which layout and precision to which, where they changed."""
 
 
 def config_to_json(config: RunConfig) -> dict[str, Any]:
@@ -81,7 +83,7 @@ def reconcile(config: RunConfig, saved: RunConfig, *, step: int, seed: int) -> R
     if checkpoint.load_rng and not checkpoint.finetune and seed != config.training.seed:
         notes.append(f"seed: {seed} as in the checkpoint, not {config.training.seed}; --no-load-rng takes this run's")
         config = dataclasses.replace(config, training=dataclasses.replace(config.training, seed=seed))
-    return Reconciled(config=config, notes=(*notes, *_layout_note(config, saved)))
+    return Reconciled(config=config, warnings=tuple(notes), layout=_layout_note(config, saved))
 
 
 def model_arguments(saved: RunConfig) -> dict[str, object]:
@@ -164,9 +166,9 @@ def _listed(what: str, lines: list[str], remedy: str) -> str:
     return "\n  ".join([f"{what}: {len(lines)} fields differ:", *lines, f"Remedy: {remedy}."])
 
 
-def _layout_note(config: RunConfig, saved: RunConfig) -> list[str]:
+def _layout_note(config: RunConfig, saved: RunConfig) -> str | None:
     before, now = _layout(saved), _layout(config)
-    return [] if before == now else [f"saved in {before}, goes on in {now}"]
+    return None if before == now else f"saved in {before}, goes on in {now}"
 
 
 def _layout(config: RunConfig) -> str:

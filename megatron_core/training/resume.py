@@ -60,8 +60,10 @@ def choose_start(config: RunConfig, ctx: ParallelContext) -> Start:
         seed=seed_of(chosen.manifest.state),
     )
     if ctx.rank == 0:
-        for note in reconciled.notes:
-            LOGGER.warning(note)
+        for warning in reconciled.warnings:
+            LOGGER.warning(warning)
+        if reconciled.layout is not None:
+            LOGGER.info(reconciled.layout)
     return Start(config=reconciled.config, state=_state(chosen, reconciled.config), chosen=chosen)
 
 

@@ -40,7 +40,7 @@ def refusal(saved: str, now: str) -> str:
 def test_a_config_comes_back_from_json(flags: str) -> None:
     now = config(flags)
     assert config_from_json(json.loads(json.dumps(config_to_json(now)))) == now
-    assert resumed(flags, flags) == Reconciled(config=now, notes=())
+    assert resumed(flags, flags) == Reconciled(config=now, warnings=(), layout=None)
 
 
 def test_fields_that_one_side_does_not_know() -> None:
@@ -79,7 +79,7 @@ def test_another_model_is_refused_with_all_that_differs() -> None:
 def test_finetuning_another_model_is_only_said() -> None:
     """Whether its tensors fit is seen when they are loaded."""
     found = resumed(GPT2, f"{GPT2} --norm-epsilon 1e-6 --finetune --lr 1 --clip-grad 3 --seed 5", seed=9)
-    assert found.notes == ("norm_epsilon: 1e-05 in the checkpoint, 1e-06 in this run",)
+    assert found.warnings == ("norm_epsilon: 1e-05 in the checkpoint, 1e-06 in this run",)
     assert found.config.training.seed == 5
 
 
@@ -87,7 +87,7 @@ def test_the_vocabulary_counts_where_both_know_it() -> None:
     assert "vocab_size: 61 in the checkpoint, 60 in this run" in refusal(GPT2, GPT2.replace("61", "60"))
     unknown = config(GPT2)
     unknown = replace(unknown, model=replace(unknown.model, vocab_size=None))
-    assert reconcile(unknown, config(GPT2), step=10, seed=1234).notes == ()
+    assert reconcile(unknown, config(GPT2), step=10, seed=1234).warnings == ()
 
 
 def test_another_schedule_needs_a_word() -> None:
@@ -105,10 +105,10 @@ def test_another_schedule_needs_a_word() -> None:
     )
     kept = resumed(COSINE, f"{now} {OVERRIDE}")
     assert kept.config == config(f"{now} {OVERRIDE}")
-    assert kept.notes[0] == "lr: 0.001 in the checkpoint, 0.002 in this run; this run's counts" and len(kept.notes) == 3
+    assert kept.warnings[0] == "lr: 0.001 in the checkpoint, 0.002 in this run; this run's counts" and len(kept.warnings) == 3
     taken = resumed(COSINE, f"{now} {USE}")
     assert taken.config.optim == config(COSINE).optim
-    assert taken.notes[0] == "lr: 0.001 in the checkpoint, 0.002 in this run; the checkpoint's counts"
+    assert taken.warnings[0] == "lr: 0.001 in the checkpoint, 0.002 in this run; the checkpoint's counts"
 
 
 def test_a_longer_run_is_told_how_its_decay_is_meant() -> None:
@@ -120,7 +120,7 @@ def test_a_longer_run_is_told_how_its_decay_is_meant() -> None:
     longer = f"{COSINE} --train-iters 20 --lr-decay-iters 10"
     assert resumed(COSINE, longer).config == config(longer)
     assert resumed(COSINE, f"{COSINE} --train-iters 20 {USE}").config.optim.lr_decay_iters == 10
-    assert resumed(GPT2, f"{GPT2} --train-iters 20").notes == (), "a constant rate has no end"
+    assert resumed(GPT2, f"{GPT2} --train-iters 20").warnings == (), "a constant rate has no end"
 
 
 def test_the_ramp_of_weight_decay_ends_with_the_run() -> None:
@@ -136,7 +136,7 @@ def test_a_schedule_in_samples_cannot_be_taken_for_steps() -> None:
 
 
 def test_a_new_optimizer_may_have_any_schedule() -> None:
-    assert resumed(COSINE, f"{COSINE} --lr 1 --no-load-optim").notes == ()
+    assert resumed(COSINE, f"{COSINE} --lr 1 --no-load-optim").warnings == ()
 
 
 def test_everything_that_must_not_differ_is_said_at_once() -> None:
@@ -147,8 +147,8 @@ def test_data_and_recipe_may_change_but_not_silently() -> None:
     """DAT-04: another blend goes on with a line for each change."""
     blend = GPT2.replace("--mock-data", "--tokenizer-type NullTokenizer")
     changed = f"{blend} --data-path 2 a 8 b --split 99,1,0 --hidden-dropout 0.1 --global-batch-size 4"
-    notes = resumed(f"{blend} --data-path 1 a 9 b", changed).notes
-    assert notes == (
+    warnings = resumed(f"{blend} --data-path 1 a 9 b", changed).warnings
+    assert warnings == (
         "hidden_dropout: 0.0 in the checkpoint, 0.1 in this run",
         "data_path: 1 a 9 b in the checkpoint, 2 a 8 b in this run",
         "split: 969,30,1 in the checkpoint, 99,1,0 in this run",
@@ -159,15 +159,15 @@ def test_data_and_recipe_may_change_but_not_silently() -> None:
 def test_layout_and_precision_are_one_line() -> None:
     layout = "--tensor-model-parallel-size 2 --bf16 --ddp-bucket-size 7 --micro-batch-size 2 --log-interval 3"
     found = reconcile(config(f"{GPT2} {layout}", 4), config(GPT2), step=10, seed=1234)
-    assert found.notes == ("saved in fp32 at tp 1 x pp 1, goes on in bf16 at tp 2 x pp 1",)
+    assert found.layout == "saved in fp32 at tp 1 x pp 1, goes on in bf16 at tp 2 x pp 1"
 
 
 def test_the_seed_is_the_checkpoint_s() -> None:
     found = resumed(GPT2, f"{GPT2} --seed 5", seed=9)
     assert found.config.training.seed == 9
-    assert found.notes == ("seed: 9 as in the checkpoint, not 5; --no-load-rng takes this run's",)
+    assert found.warnings == ("seed: 9 as in the checkpoint, not 5; --no-load-rng takes this run's",)
     own = resumed(GPT2, f"{GPT2} --seed 5 --no-load-rng", seed=9)
-    assert (own.config.training.seed, own.notes) == (5, ())
+    assert (own.config.training.seed, own.warnings) == (5, ())
 
 
 def test_the_model_as_flags_would_give_it() -> None:
