@@ -10,7 +10,14 @@ import torch.distributed as dist
 
 from megatron_core.config.parallel import ParallelConfig
 from megatron_core.errors import ConfigError
-from megatron_core.training.launch import Launch, choose_device, detect, first_host, process_group
+from megatron_core.training.launch import (
+    Launch,
+    choose_device,
+    communication_settings,
+    detect,
+    first_host,
+    process_group,
+)
 
 TORCHRUN = {
     "RANK": "5",
@@ -129,6 +136,17 @@ def test_first_host_of_a_node_list(nodelist: str, host: str) -> None:
 def test_a_node_list_without_a_host(nodelist: str) -> None:
     with pytest.raises(ConfigError, match="set MASTER_ADDR"):
         first_host(nodelist)
+
+
+def test_what_steers_communication_is_reported() -> None:
+    environ = {
+        "NCCL_DEBUG": "INFO",
+        "OMP_NUM_THREADS": "4",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "HOME": "/",
+        "OMP": "x",
+    }
+    assert list(communication_settings(environ)) == ["CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_DEBUG", "OMP_NUM_THREADS"]
 
 
 def test_nccl_needs_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
