@@ -52,8 +52,8 @@ def run_average(arguments: argparse.Namespace) -> None:
     for source in sources:
         print(f"{source.share:.6g} x {source.directory}")
     for source in sources[:-1]:
-        models = [{"model": manifest.config.get("model")} for manifest in (source.manifest, newest.manifest)]
-        for line in field_differences(*models):
+        theirs, ours = source.manifest.config.get("model"), newest.manifest.config.get("model")
+        for line in field_differences({"model": theirs}, {"model": ours}):
             print(f"note: {line}; first: {source.directory}, second: {newest.directory}")
     with ByteProgress("averaging", work_bytes(sources)) as progress:
         manifest = average(sources, arguments.output, progress)

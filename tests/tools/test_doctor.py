@@ -13,9 +13,10 @@ TOOL = Path(__file__).parents[2] / "tools" / "doctor.py"
 
 
 def test_two_ranks_of_torchrun(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    flags = ["--tensor-model-parallel-size", "2", "--shared-dir", str(tmp_path), "--largest-mb", "2"]
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(TOOL)]
-        + ["--tensor-model-parallel-size", "2", "--shared-dir", str(tmp_path), "--largest-mb", "2"],
+        [*torchrun, str(TOOL), *flags],
         capture_output=True,
         text=True,
         timeout=100,

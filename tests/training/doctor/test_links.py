@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
 import pytest
 import torch.distributed as dist
 
@@ -11,9 +13,8 @@ SIZES = (4, 2**17)
 
 
 @ranks({"tp": 2}, {"tp": 2, "pp": 2})
-def test_every_group_of_every_axis(ctx: ParallelContext) -> None:
-    # The store of the default group: the only one that the ranks of the pool have.
-    store = dist.PrefixStore("doctor", dist.distributed_c10d._get_default_store())
+def test_every_group_of_every_axis(ctx: ParallelContext, tmp_path: Path) -> None:
+    store = dist.FileStore(str(tmp_path / "store"), ctx.world.size)
     exchange = Exchange(store, ctx.rank, ctx.world.size, 0.5)
     said: list[str] = []
     found = measure_links(ctx, exchange, SIZES, said.append)
