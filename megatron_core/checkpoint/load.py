@@ -47,8 +47,8 @@ def require_fit(manifest: Manifest, expected: Shapes, *, with_optim: bool) -> No
     sections = {entry.name.partition("/")[0] for entry in manifest.tensors}
     if with_optim and sections.isdisjoint(_MOMENTS):
         raise CheckpointError(
-            f"the checkpoint of step {manifest.step} was saved without optimizer state (--no-save-optim): load its "
-            "weights alone with --no-load-optim, or with --finetune from step 0"
+            f"the checkpoint of step {manifest.step} holds no optimizer state (--no-save-optim, or an average): load "
+            "its weights alone with --no-load-optim, or with --finetune from step 0"
         )
     wanted = {name: shape for name, shape in expected.items() if not name.startswith(_MASTER)}
     compared = ["model", *_MOMENTS] if with_optim else ["model"]

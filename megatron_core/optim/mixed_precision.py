@@ -65,8 +65,10 @@ class MixedPrecisionAdamW:
             if state.master is not state.bucket.weights:
                 state.bucket.weights.copy_(state.master)
 
-    def refresh_masters(self) -> None:
-        """Take the present weights as the new masters: after weights were loaded from outside."""
+    def start_anew(self) -> None:
+        """Take the present weights as the new masters and forget the moments: after weights alone were loaded."""
         for state in self.states:
+            state.moments.m.zero_()
+            state.moments.v.zero_()
             if state.master is not state.bucket.weights:
                 state.master.copy_(state.bucket.weights)

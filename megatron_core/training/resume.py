@@ -8,7 +8,7 @@ state = roll_back(start, ...)                      any number of times later, af
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron_core.checkpoint.agree import from_rank_0
@@ -76,8 +76,7 @@ def load_start(
     """
     if start.chosen is None:
         return start.state
-    with_optim = _with_optim(start.config.checkpoint)
-    return _load(start.chosen, start.config, buckets, optimizer, ctx, with_optim=with_optim)
+    return _load(start.chosen, start.config, buckets, optimizer, ctx)
 
 
 def roll_back(
@@ -90,7 +89,9 @@ def roll_back(
     save = start.config.checkpoint.save
     saved = None if save is None else choose(Source(root=Path(save), own=True), ctx)
     if saved is not None:
-        return _load(saved, start.config, buckets, optimizer, ctx, with_optim=True)
+        # Its own, so all of it counts, whatever the run took of the one that it started from.
+        checkpoint = replace(start.config.checkpoint, finetune=False, load_optim=True)
+        return _load(saved, replace(start.config, checkpoint=checkpoint), buckets, optimizer, ctx)
     if start.chosen is None:
         raise CheckpointError(f"nothing to roll back to: {save or 'no --save directory'} holds no checkpoint yet")
     return load_start(start, buckets, optimizer, ctx)
@@ -141,12 +142,12 @@ def _load(
     buckets: Sequence[FlatBucket],
     optimizer: MixedPrecisionAdamW,
     ctx: ParallelContext,
-    *,
-    with_optim: bool,
 ) -> RunState:
+    """Fill what `config` takes of a checkpoint and start the rest anew; the state that belongs to it."""
+    with_optim = _with_optim(config.checkpoint)
     loaded = load_tensors(chosen, held_tensors(buckets, optimizer, with_optim=with_optim), ctx, with_optim=with_optim)
     if not with_optim:
-        optimizer.refresh_masters()
+        optimizer.start_anew()
     what = "weights, optimizer and state" if with_optim else "weights"
     if ctx.rank == 0:
         LOGGER.info("loaded %s from %s", what, loaded.directory)

@@ -93,11 +93,13 @@ def test_16bit_gradients_are_widened_for_the_update() -> None:
     assert torch.equal(narrow.weights, wide.weights)
 
 
-def test_loaded_weights_become_the_masters() -> None:
+def test_loaded_weights_become_the_masters_and_moments_are_forgotten() -> None:
     bucket = _bucket(torch.ones(2), torch.bfloat16)
     optimizer = _run([bucket], steps=1)
     bucket.weights.fill_(5.0)
-    optimizer.refresh_masters()
+    optimizer.start_anew()
+    (state,) = optimizer.states
+    assert not state.moments.m.any() and not state.moments.v.any()
     bucket.grads.zero_()
     optimizer.step(applied_steps=1, lr=0.0, weight_decay=0.0, grad_factor=1.0)
     assert bucket.weights.tolist() == [5.0, 5.0]

@@ -203,6 +203,24 @@ def test_a_run_goes_back_to_what_it_saved_last(tmp_path: Path) -> None:
         assert steps(rewound(run, state), state, 1)[1] == expected
 
 
+@pytest.mark.parametrize("switch", ["--finetune", "--no-load-optim"])
+def test_the_way_back_takes_as_much_as_there_is_to_take(tmp_path: Path, switch: str) -> None:
+    """All of what the run saved itself, and of what it started from no more than at the start."""
+    base, own = tmp_path / "base", tmp_path / "own"
+    save_at(0, 1, f"{GPT2} --bf16", base, (2,), 2)
+    run, state, start = resumed(0, 1, f"{GPT2} --bf16 --load {base} --save {own} {switch}")
+    state, first = steps(run, state, 3)
+    moments = [bucket.moments for bucket in run.optimizer.states]
+    again = roll_back(start, run.reducer.buckets, run.optimizer, ALONE)
+    assert again == start.state and not any(part.any() for pair in moments for part in (pair.m, pair.v))
+    run = rewound(run, again)
+    assert steps(run, again, 3)[1] == first
+    save_run(run, state, own)
+    fill_with_numbers(run)
+    assert roll_back(start, run.reducer.buckets, run.optimizer, ALONE) == state
+    assert all(part.any() for pair in moments for part in (pair.m, pair.v))
+
+
 def test_a_run_without_any_checkpoint_cannot_go_back(tmp_path: Path) -> None:
     run, _, start = resumed(0, 1, f"{GPT2} --save {tmp_path}")
     with pytest.raises(CheckpointError, match=f"nothing to roll back to: {tmp_path} holds no checkpoint yet"):
