@@ -104,10 +104,17 @@ def train_step(run: Run, state: RunState, votes: Sequence[float] = NO_VOTES) -> 
 
 
 def pass_over(run: Run, state: RunState) -> RunState:
-    """Take step number `state.step + 1` without computing it: its samples count as read, nothing else changes."""
+    """Take step number `state.step + 1` without computing it: its samples count as read, no weight changes."""
     run.source.skip()
     batch_size = run.batch_schedule.size_at(state.consumed_samples)
-    return replace(state, step=state.step + 1, consumed_samples=state.consumed_samples + batch_size)
+    # Counted anew at each replay: one fault after the other, each with a roll-back of its own, must come to an end.
+    rolled_back = state.step + 1 in state.skipped_steps
+    return replace(
+        state,
+        step=state.step + 1,
+        consumed_samples=state.consumed_samples + batch_size,
+        recent_loss=state.recent_loss.plus_fault() if rolled_back else state.recent_loss,
+    )
 
 
 def _state_after(state: RunState, outcome: StepOutcome, config: RunConfig) -> RunState:

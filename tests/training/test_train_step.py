@@ -2,6 +2,7 @@
 """What one step decides; that its numbers are right at every layout is proved end to end."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -87,6 +88,12 @@ def test_a_step_that_is_passed_over_reads_its_batch_and_no_more() -> None:
     tokens = torch.cat([microbatch.tokens for microbatch in run.source.step(plan_of(run, state), None)])
     expected = [run.data.datasets.train.sample(n).tokens[:-1].tolist() for n in range(8, 16)]
     assert tokens.tolist() == expected
+
+
+def test_a_step_that_a_roll_back_left_out_is_a_fault_and_one_that_the_user_left_out_is_none() -> None:
+    run, state = start_rank(0, 1, GPT2)
+    assert pass_over(run, state).recent_loss.faults == 0
+    assert pass_over(run, replace(state, skipped_steps=(1,))).recent_loss.faults == 1
 
 
 def plan_of(run: Run, state: RunState) -> StepPlan:
