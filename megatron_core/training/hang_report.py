@@ -54,7 +54,10 @@ def decode(text: str) -> Standing:
 
 def hang_report(answers: Mapping[int, Standing], world_size: int) -> HangReport:
     """Who waits for whom among ranks 0 to world_size - 1; a rank without an answer is dead or stopped."""
-    awaited = {rank: _awaited_by(rank, answers) for rank in sorted(answers)}
+    inside = {rank: answers[rank].snapshot.inside for rank in sorted(answers)}
+    # Once a call and not once a rank: at thousands of ranks all may wait in the same one.
+    missing = {call: _missing(call, answers) for call in set(inside.values()) if call is not None}
+    awaited = {rank: missing[call] if call is not None else () for rank, call in inside.items()}
     lines = {rank: f"{describe(rank, answers[rank])}{_for_whom(awaited[rank], answers)}" for rank in awaited}
     return HangReport(lines=lines, verdict=" ".join(_verdict(answers, awaited, world_size)))
 
@@ -71,13 +74,9 @@ def describe(rank: int, standing: Standing) -> str:
     return f"rank {rank} is not in a collective ({_last(snapshot)}){error}"
 
 
-def _awaited_by(rank: int, answers: Mapping[int, Standing]) -> tuple[int, ...]:
-    """The members of this rank's call that have not joined it, or joined it with another operation, or are gone."""
-    call = answers[rank].snapshot.inside
-    if call is None:
-        return ()
-    others = [member for member in call.members if member != rank]
-    return tuple(m for m in others if m not in answers or not _joined(call, answers[m].snapshot))
+def _missing(call: Call, answers: Mapping[int, Standing]) -> tuple[int, ...]:
+    """The members of a call that have not joined it, or joined it with another operation, or are gone."""
+    return tuple(m for m in call.members if m not in answers or not _joined(call, answers[m].snapshot))
 
 
 def _joined(call: Call, other: Snapshot) -> bool:

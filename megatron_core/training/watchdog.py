@@ -2,7 +2,7 @@
 """Ends a job in which a rank hangs or died, and says before it goes who waits for whom.
 
 Python's signal handlers do not run inside a blocked collective, hence threads. One guards: it looks at this rank's log
-of collectives alone, so that nothing remote can hold it up, and ends the process in time whatever happens. The other
+of collectives alone, so that nothing remote can hold it up, and ends the process in time whatever others do. The other
 talks: it asks the store whether another rank has found the job stuck, and exchanges what is known. A store that is gone
 (as at the regular end of the rank that serves it) is no reason to stop; it only leaves the guard without company.
 
@@ -98,14 +98,16 @@ class Watchdog:
                 break
         if self._closed.is_set():
             return
-        self._report()
-        self._reported.set()
-        if self._error is not None and self._closed.wait(self._last_s):
-            return
+        leaves_by_itself = False
         try:
-            self._on_hang("\n".join(self._findings))
+            self._report()
+            self._reported.set()
+            leaves_by_itself = self._error is not None and self._closed.wait(self._last_s)
+            if not leaves_by_itself:
+                self._on_hang("\n".join(self._findings))
         finally:
-            self._leave(EXIT_HANG)
+            if not leaves_by_itself:
+                self._leave(EXIT_HANG)
 
     def _report(self) -> None:
         """Stacks at once, then what the others say, or for want of them what this rank knows alone."""
