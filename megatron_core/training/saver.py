@@ -94,20 +94,23 @@ class Saver:
         """Make sure that there is a checkpoint of the last step; False where that failed, or without --save."""
         if self._manager is None:
             return False
-        self._manager.close()
-        self.poll()
+        self.finish()
         # What rank 0 knows: the other ranks have not heard whether a save behind training was published.
         done = from_rank_0(lambda: str(self.checkpoint_step).encode(), self._ctx)
         return done.decode() == str(state.step) or self._save_now(self._manager, run, state)
+
+    def finish(self) -> None:
+        """Wait for a save behind training, and say so where it failed."""
+        if self._manager is not None:
+            self._manager.close()
+            self.poll()
 
     def roll_back(self, run: Run, state: RunState, reason: str) -> tuple[Run, RunState]:
         """The run at its newest checkpoint, and its state, in which the step after `state` is to be passed over.
 
         Raises FaultError where there is no checkpoint.
         """
-        if self._manager is not None:
-            self._manager.close()
-            self.poll()
+        self.finish()
         try:
             older = roll_back(self._start, run.reducer.buckets, run.optimizer, run.ctx)
         except CheckpointError as error:
@@ -133,7 +136,8 @@ class Saver:
             state.step,
             self._held(run),
             state=state_to_json(state, run.config),
-            config=config_to_json(run.config),
+            # As it was given: the run's own has the vocabulary that the tokenizer made of --vocab-size.
+            config=config_to_json(self._start.config),
             wait=wait,
         )
 

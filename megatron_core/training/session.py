@@ -16,6 +16,7 @@ from megatron_core.training.build import Run, build_run, rewound
 from megatron_core.training.console import LOGGER_NAME
 from megatron_core.training.describe import describe
 from megatron_core.training.exit_file import remove_exit_file, write_exit_file
+from megatron_core.training.faults import FaultError
 from megatron_core.training.loop import Ending, train, validate_at_end
 from megatron_core.training.metrics import METRICS_FILE
 from megatron_core.training.profile import ProfileWindow
@@ -71,7 +72,10 @@ def run_to_end(begun: Begun, store: dist.Store, requests: StopRequests, started:
         ending = validate_at_end(ending, report, requests)
         ending.run.source.close()
     except BaseException as error:
-        saver.abandon()
+        if isinstance(error, FaultError):
+            saver.finish()  # all ranks are well and raise it together: what is being written need not be lost
+        else:
+            saver.abandon()
         code = EXIT_BAD_INPUT if isinstance(error, UserError) else EXIT_OTHER
         _write_exit(config, ctx, saver, code, f"{type(error).__name__}: {error}", max(report.last_step, state.step))
         raise

@@ -30,12 +30,13 @@ class Stop(Enum):
     SAVE_FAILURE = "stop_on_save_failure"
     SIGTERM = "SIGTERM"
     SIGUSR1 = "SIGUSR1"
+    SIGINT = "SIGINT"
     DURATION = "exit_duration_in_mins"
 
     @property
     def is_signal(self) -> bool:
         """Whether something outside asked, which will want to start the run anew."""
-        return self in (Stop.SIGTERM, Stop.SIGUSR1)
+        return self in (Stop.SIGTERM, Stop.SIGUSR1, Stop.SIGINT)
 
     def exit_code(self, *, saved: bool) -> int:
         """The code of exit.json; `saved`: there is a checkpoint of the last step."""
@@ -80,6 +81,7 @@ class StopRequests:
             Stop.SAVE_FAILURE: self.save_failed,
             Stop.SIGTERM: self._signals.received is signal.SIGTERM,
             Stop.SIGUSR1: self._signals.received is signal.SIGUSR1,
+            Stop.SIGINT: self._signals.received is signal.SIGINT,
             Stop.DURATION: self._deadline is not None and time.monotonic() >= self._deadline,
         }
         return [float(asked[reason]) for reason in Stop]

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from megatron_core.checkpoint.directory import step_directory, steps_present
 from megatron_core.errors import CheckpointError, DataError
 from megatron_core.training import session as module
+from megatron_core.training.faults import FaultError, Verdict
 from megatron_core.training.session import begin, run_to_end
 from tests.e2e.proof import FAMILIES, nobody, ready
 
@@ -46,6 +47,17 @@ def test_an_error_is_told_too(error: BaseException, code: int, tmp_path: Path, m
         run(f"--save {tmp_path}")
     told = {"code": code, "reason": f"{type(error).__name__}: b", "step": 2, "checkpoint_step": 2}
     assert ending(tmp_path) == told
+
+
+def test_a_fault_does_not_cost_the_checkpoint_that_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = "megatron_core.training.train_step.judge"
+    monkeypatch.setattr(judge, lambda seen, *others, **more: Verdict("apply" if seen.step == 1 else "stop", "bad"))
+    with pytest.raises(FaultError, match="bad"):
+        run(f"--save {tmp_path} --save-interval 1")
+    assert ending(tmp_path) == {"code": 1, "reason": "FaultError: bad", "step": 1, "checkpoint_step": 1}
+    assert steps_present(tmp_path) == [1]
 
 
 def test_a_run_that_dies_leaves_no_word_of_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

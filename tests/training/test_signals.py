@@ -55,3 +55,17 @@ def test_a_program_that_is_started_meanwhile_dies_of_them_as_ever() -> None:
     with SignalFlag(enabled=True), subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         child.terminate()
         assert child.wait(timeout=30) == -signal.SIGTERM
+
+
+def test_a_second_ctrl_c_ends_at_once_but_not_the_echo_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun passes on what the terminal has sent to all already."""
+    now = [100.0]
+    monkeypatch.setattr("megatron_core.training.signals.time.monotonic", lambda: now[0])
+    with SignalFlag(enabled=True) as flag:
+        os.kill(os.getpid(), signal.SIGINT)
+        now[0] += 0.3
+        os.kill(os.getpid(), signal.SIGINT)
+        assert flag.received is signal.SIGINT
+        now[0] += 1
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)

@@ -68,6 +68,7 @@ def test_who_asked_from_outside_is_told_by_the_code_whether_the_run_can_go_on() 
         Stop.SAVE_FAILURE: (1, 1),
         Stop.SIGTERM: (75, 1),
         Stop.SIGUSR1: (75, 1),
+        Stop.SIGINT: (75, 1),
         Stop.DURATION: (0, 0),
     }
     assert Stop.SIGUSR1.describe(TrainingConfig()) == "SIGUSR1"
