@@ -87,8 +87,12 @@ def reconcile(config: RunConfig, saved: RunConfig, *, step: int, seed: int) -> R
 
 
 def model_arguments(saved: RunConfig) -> dict[str, object]:
-    """Fields of the section model that --use-checkpoint-args takes from a checkpoint, with their values."""
+    """Fields of the section model that --use-checkpoint-args takes from a checkpoint, with their values.
+
+    Not the vocabulary where the tokenizer said it: this run may have to give its size to another kind.
+    """
     names = ARCHITECTURE | SHAPES | {"seq_length", "hidden_dropout", "attention_dropout"}
+    names -= {"vocab_size"} if saved.model.vocab_size is None else set()
     return {field.name: _value(saved, field) for field in _fields(names)}
 
 

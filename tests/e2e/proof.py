@@ -20,7 +20,7 @@ from megatron_core.config.run import RunConfig
 from megatron_core.data.indexed_writer import IndexedWriter
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.parallel.groups import create_context
-from megatron_core.training.build import Run, build_run, initial_state
+from megatron_core.training.build import Run
 from megatron_core.training.pretrain import grid_of, kv_replicas
 from megatron_core.training.run_data import RunData, open_data
 from megatron_core.training.session import begin, run_to_end
@@ -80,7 +80,8 @@ class Curve:
 
 def config_of(flags: str, world_size: int) -> RunConfig:
     """The resolved config of SMALL with these flags on top."""
-    return parse(f"{SMALL} {flags}".split(), world_size).config
+    small = SMALL.replace("--train-iters 10", "") if "--train-samples" in flags else SMALL
+    return parse(f"{small} {flags}".split(), world_size).config
 
 
 def ready(rank: int, world_size: int, flags: str) -> tuple[RunConfig, ParallelContext, RunData]:
@@ -92,10 +93,9 @@ def ready(rank: int, world_size: int, flags: str) -> tuple[RunConfig, ParallelCo
 
 
 def start_rank(rank: int, world_size: int, flags: str) -> tuple[Run, RunState]:
-    """One rank of an initialised world, ready for its first step."""
-    config, ctx, data = ready(rank, world_size, flags)
-    state = initial_state(config)
-    return build_run(config, ctx, data, state), state
+    """One rank of an initialised world, ready for its first step, or for the next one after --load."""
+    begun = begin(*ready(rank, world_size, flags))
+    return begun.run, begun.state
 
 
 def nobody(run: Run) -> StopRequests:

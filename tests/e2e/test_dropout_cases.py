@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PAR-08: dropout masks equal where activations are replicated, different where they are sharded, at every layout.
+"""PAR-08: dropout masks equal where activations are replicated, different where they are sharded, at every layout, and
+the same after a restart.
 
 The masks of one process are the truth: tp ranks hold its masks whole on replicated activations, their own heads' on
 attention, their own positions' under sequence parallelism; dp ranks hold their own samples'.
@@ -7,6 +8,7 @@ attention, their own positions' under sequence parallelism; dp ranks hold their 
 
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -16,7 +18,7 @@ from megatron_core.attention import self_attention
 from megatron_core.kernels.dropout import DropoutKey
 from megatron_core.model import block
 from megatron_core.training.train_step import train_step
-from tests.e2e.proof import start_rank
+from tests.e2e.proof import run_whole, start_rank
 from tests.rank_pool import run_ranks
 
 FLAGS = (
@@ -29,11 +31,14 @@ Masks = dict[Place, np.ndarray]
 
 
 def masks_of_a_run(rank: int, world_size: int, flags: str) -> tuple[Masks, list[bytes]]:
-    """Which elements lived in steps 1 and 5, [s_local, h] or [heads_local, s, s]; the default generator by step."""
+    """Which elements lived in steps 1 and 5, [s_local, h] or [heads_local, s, s]; the default generator by step.
+
+    A run that loads a checkpoint begins after it.
+    """
     run, state = start_rank(rank, world_size, flags)
     masks: Masks = {}
     generators = []
-    for step in range(1, 6):
+    for step in range(state.step + 1, 6):
         seen = masks if step in (1, 5) else {}
         with (
             patch.object(block, "hidden_dropout", _recorder(block.hidden_dropout, seen, step)),
@@ -110,6 +115,21 @@ def test_masks_of_data_parallel_and_pipeline_ranks() -> None:
         first, second = (masks for masks, _ in run_ranks(masks_of_a_run, 2, f"{FLAGS} {layout}"))
         assert not first.keys() & second.keys()
         assert _same(first | second, truth)
+
+
+def test_masks_after_a_restart(tmp_path: Path) -> None:
+    """Step 5 is as in the straight run where the run was started again at step 3, in its own layout or in another."""
+    truth = {place: mask for place, mask in masks_of_a_run(0, 1, FLAGS)[0].items() if place[0] == 5}
+    run_whole(2, f"{FLAGS} {TP2} --save {tmp_path} --exit-interval 3")
+    (whole, _), *_ = run_ranks(masks_of_a_run, 1, f"{FLAGS} --load {tmp_path}")
+    assert _same(whole, truth)
+    hidden, attention = _split(truth)
+    ranks = run_ranks(masks_of_a_run, 2, f"{FLAGS} {TP2} --load {tmp_path}")
+    assert ranks[0][1] == ranks[1][1], "a generator ran ahead on one tp rank"
+    for rank, (masks, _) in enumerate(ranks):
+        found_hidden, found_attention = _split(masks)
+        assert _same(found_hidden, hidden)
+        assert _same(found_attention, _cut(attention, rank))
 
 
 def test_no_two_masks_are_equal() -> None:

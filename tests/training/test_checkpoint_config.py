@@ -105,7 +105,10 @@ def test_another_schedule_needs_a_word() -> None:
     )
     kept = resumed(COSINE, f"{now} {OVERRIDE}")
     assert kept.config == config(f"{now} {OVERRIDE}")
-    assert kept.warnings[0] == "lr: 0.001 in the checkpoint, 0.002 in this run; this run's counts" and len(kept.warnings) == 3
+    assert (
+        kept.warnings[0] == "lr: 0.001 in the checkpoint, 0.002 in this run; this run's counts"
+        and len(kept.warnings) == 3
+    )
     taken = resumed(COSINE, f"{now} {USE}")
     assert taken.config.optim == config(COSINE).optim
     assert taken.warnings[0] == "lr: 0.001 in the checkpoint, 0.002 in this run; the checkpoint's counts"
@@ -176,3 +179,5 @@ def test_the_model_as_flags_would_give_it() -> None:
     assert (taken["num_query_groups"], taken["swiglu"], taken["seq_length"], taken["vocab_size"]) == (2, True, 16, 61)
     assert not taken.keys() & {"make_vocab_size_divisible_by", "padded_vocab_size", "init_method_std"}
     assert replace(config(GPT2).model, **taken) == saved.model  # type: ignore[arg-type]
+    unknown = replace(saved, model=replace(saved.model, vocab_size=None))
+    assert taken.keys() - model_arguments(unknown).keys() == {"vocab_size"}
