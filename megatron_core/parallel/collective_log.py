@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from megatron_core.parallel.device_queue import DeviceQueue, Mark
+
 
 class Call(NamedTuple):
     """One collective, or one transfer between two ranks, as this rank takes part in it."""
@@ -36,24 +38,26 @@ class Snapshot:
     """Where a rank stands, in seconds of its own clock up to now."""
 
     inside: Call | None
-    """The call that it is blocked in, None while it computes."""
+    """The call that it is blocked in, the host or else the device; None while it computes."""
     inside_s: float
     last: Call | None
     """The call that it left last."""
     last_s: float
     """How long ago that was."""
     counts: dict[str, int]
-    """Calls begun, by channel."""
+    """Calls begun, by channel; of those queued on a device, not the ones behind `inside`."""
 
 
 class CollectiveLog:
     """The log of one rank, shared by all its groups. Groups of one record nothing."""
 
-    def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, mark: Callable[[], Mark] | None = None, now: Callable[[], float] = time.monotonic) -> None:
+        """mark: where collectives are queued on a device, places a mark behind the last one; None where they block."""
         self._now = now
+        self._device = None if mark is None else DeviceQueue[tuple[Call, bool]](mark, now=now)
         self._counts: dict[str, int] = {}
         self._seconds: dict[str, float] = {}
-        self._inside: tuple[Call, float] | None = None
+        self._inside: tuple[Call, float, bool] | None = None  # since when; whether it was begun before
         self._last: tuple[Call, float] | None = None
 
     def begin(self, op: str, group: str, ranks: tuple[int, ...], channel: str | None = None) -> Call:
@@ -61,21 +65,23 @@ class CollectiveLog:
         channel = channel or group
         number = self._counts[channel] = self._counts.get(channel, 0) + 1
         call = Call(op, group, channel, number, ranks)
-        self._inside = call, self._now()
+        self._inside = call, self._now(), False
         return call
 
     def enter(self, call: Call) -> None:
         """Begin to wait for a call that was begun and left before."""
-        self._inside = call, self._now()
+        self._inside = call, self._now(), True
 
     def leave(self) -> None:
         """Come out of the call entered last. After an error nobody does: the log goes on saying where it happened."""
         assert self._inside is not None, "a collective was left that had not been entered"
-        call, since = self._inside
+        call, since, begun_before = self._inside
         now = self._now()
         self._seconds[call.group] = self._seconds.get(call.group, 0.0) + now - since
         self._last = call, now
         self._inside = None
+        if self._device is not None:
+            self._device.put((call, begun_before))
 
     def blocked_s(self) -> dict[str, float]:
         """Seconds that this rank was blocked in calls, by group, since the start: take differences.
@@ -86,12 +92,22 @@ class CollectiveLog:
         return dict(self._seconds)
 
     def snapshot(self) -> Snapshot:
-        """Where this rank stands now; may be called from any thread."""
+        """Where this rank stands now; may be called from one other thread, which does so regularly."""
+        queued, queued_s = self._device.unfinished() if self._device is not None else ([], 0.0)
         inside, last, now = self._inside, self._last, self._now()
+        counts = dict(self._counts)  # after what they must cover
+        call, seconds = None, 0.0
+        if inside is not None:
+            call, seconds = inside[0], now - inside[1]
+        elif queued:
+            call, seconds = queued[0][0], queued_s
+        for behind, begun_before in queued[1:]:
+            if behind != call and not begun_before:
+                counts[behind.channel] = min(counts[behind.channel], behind.number - 1)
         return Snapshot(
-            inside=inside[0] if inside else None,
-            inside_s=now - inside[1] if inside else 0.0,
+            inside=call,
+            inside_s=seconds,
             last=last[0] if last else None,
             last_s=now - last[1] if last else 0.0,
-            counts=dict(self._counts),
+            counts=counts,
         )

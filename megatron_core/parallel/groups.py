@@ -14,6 +14,7 @@ import torch.distributed as dist
 from megatron_core.parallel.collective_log import CollectiveLog
 from megatron_core.parallel.collectives import all_reduce
 from megatron_core.parallel.context import Group, ParallelContext
+from megatron_core.parallel.device_queue import cuda_mark
 from megatron_core.parallel.rank_grid import RankGrid
 
 
@@ -47,7 +48,7 @@ def create_context(
     timeout = datetime.timedelta(minutes=timeout_minutes)
     handles: dict[tuple[int, ...], dist.ProcessGroup | None] = {tuple(range(grid.world_size)): dist.group.WORLD}
     groups: dict[str, Group] = {}
-    log = CollectiveLog()
+    log = CollectiveLog(mark=cuda_mark if device.type == "cuda" else None)
     for name, ranks in group_members(grid, rank, kv_replicas):
         if len(ranks) > 1 and ranks not in handles:
             handles[ranks] = dist.new_group(

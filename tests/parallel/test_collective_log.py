@@ -78,6 +78,68 @@ def test_what_was_read_does_not_change_later(clock: Clock) -> None:
     assert counts == {"dp": 1} and seconds == {"dp": 0.0}
 
 
+class Stream:
+    """A device that does what it is told to, when it is told to."""
+
+    def __init__(self) -> None:
+        self.marks, self.done = 0, 0
+
+    def mark(self) -> "Position":
+        self.marks += 1
+        return Position(self, self.marks)
+
+
+class Position:
+    """A mark of a Stream."""
+
+    def __init__(self, stream: Stream, number: int) -> None:
+        self._stream, self._number = stream, number
+
+    def query(self) -> bool:
+        return self._stream.done >= self._number
+
+
+def test_on_a_device_the_first_unfinished_call_is_the_one_it_is_in(clock: Clock) -> None:
+    stream = Stream()
+    log = CollectiveLog(mark=stream.mark, now=clock)
+    calls = []
+    for group in ("tp", "tp", "dp", "tp"):
+        calls.append(log.begin("all_reduce", group, (0, 1)))
+        log.leave()
+    stream.done = 1
+    assert log.snapshot().inside == calls[1] and log.snapshot().counts == {"tp": 2, "dp": 0}
+    clock.seconds += 5
+    assert log.snapshot().inside_s == 5.0
+    stream.done = 3
+    assert (log.snapshot().inside, log.snapshot().inside_s) == (calls[3], 0.0)
+    stream.done = 4
+    assert log.snapshot().inside is None and log.snapshot().counts == {"tp": 3, "dp": 1}
+
+
+def test_on_a_device_a_call_has_begun_though_its_wait_is_still_queued(clock: Clock) -> None:
+    stream = Stream()
+    log = CollectiveLog(mark=stream.mark, now=clock)
+    started = log.begin("all_reduce", "dp", (0, 1))
+    log.leave()
+    between = log.begin("all_gather", "tp", (0, 1))
+    log.leave()
+    log.enter(started)
+    log.leave()
+    stream.done = 1
+    assert log.snapshot().inside == between and log.snapshot().counts == {"dp": 1, "tp": 1}
+    stream.done = 2
+    assert log.snapshot().inside == started
+
+
+def test_a_blocked_host_comes_before_its_device(clock: Clock) -> None:
+    log = CollectiveLog(mark=Stream().mark, now=clock)
+    log.begin("all_reduce", "dp", (0, 1))
+    log.leave()
+    blocked = log.begin("all_reduce", "pp", (0, 1))
+    clock.seconds += 2
+    assert (log.snapshot().inside, log.snapshot().inside_s) == (blocked, 2.0)
+
+
 def test_leaving_what_was_not_entered_is_a_bug() -> None:
     with pytest.raises(AssertionError, match="had not been entered"):
         CollectiveLog().leave()
