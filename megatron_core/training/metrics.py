@@ -8,7 +8,11 @@ means "not known here" (mfu on a device of unknown peak). Training lines have `l
 """
 
 import dataclasses
+import errno
+import io
+import logging
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +20,10 @@ from typing import Any
 
 import orjson
 
+from megatron_core.training.stragglers import Stragglers
+
 METRICS_FILE = "metrics.jsonl"
+LOGGER = logging.getLogger("megatron_core")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +57,15 @@ class StepMetrics:
     peak_memory_bytes: int
     """Most memory held at once, the worst rank's."""
     skipped: bool
-    """Whether an fp16 overflow left the weights as they were."""
+    """Whether the weights stayed as they were: an fp16 overflow, or a fault that was left out."""
     params_norm: float | None = None
     """With --log-params-norm: L2 norm of all weights."""
     num_zeros: int | None = None
     """With --log-num-zeros-in-grad: gradient elements that are zero."""
     timers: Mapping[str, float] = field(default_factory=dict)
     """With --timing-log-level: seconds of each phase, the slowest rank's."""
+    stragglers: Stragglers | None = None
+    """With --log-straggler, once a logging window: its fields are keys of the line."""
 
     def record(self) -> dict[str, Any]:
         """The line's keys and values; extra keys only where they were asked for."""
@@ -64,7 +73,7 @@ class StepMetrics:
         for extra in ("params_norm", "num_zeros", "timers"):
             if record[extra] is None or record[extra] == {}:
                 del record[extra]
-        return record
+        return record | (record.pop("stragglers") or {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,27 +101,47 @@ class ValidationMetrics:
 
 
 class MetricsWriter:
-    """Appends records to a file. Without a path it writes nothing: other ranks, and runs without --save."""
+    """Appends records to a file. Without a path it writes nothing: other ranks, and runs without --save.
+
+    A disk that refuses costs lines and never the run: it is said when that begins, and the file goes on where it can.
+    """
 
     def __init__(self, path: Path | None) -> None:
-        self._file = None
-        if path is None:
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Unbuffered: each write below is one system call, there at once and never half a line apart.
-        self._file = path.open("ab", buffering=0)
-        if _is_torn(path):
-            self._file.write(b"\n")
+        self._path = path
+        self._file: io.FileIO | None = None
+        self._refused = False
 
     def write(self, metrics: StepMetrics | ValidationMetrics) -> None:
         """Append one line."""
-        if self._file is not None:
-            self._file.write(orjson.dumps(_json_safe(metrics.record())) + b"\n")
+        if self._path is None:
+            return
+        try:
+            self._append(self._path, orjson.dumps(_json_safe(metrics.record())) + b"\n")
+            self._refused = False
+        except OSError as error:
+            self.close()
+            if not self._refused:
+                LOGGER.error("cannot write %s: %s; training goes on without its lines", self._path, error)
+            self._refused = True
 
     def close(self) -> None:
-        """Close the file; the writer is not used after."""
+        """Close the file; a later write opens it again."""
         if self._file is not None:
             self._file.close()
+            self._file = None
+
+    def _append(self, path: Path, line: bytes) -> None:
+        if self._file is not None and not _is_at(self._file, path):
+            LOGGER.error("%s is gone: begun anew, without the lines before", path)
+            self.close()
+        if self._file is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Unbuffered: each write below is one system call, there at once and never half a line apart.
+            self._file = io.FileIO(path, "ab")
+            if _is_torn(path):
+                self._file.write(b"\n")
+        if self._file.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -133,6 +162,14 @@ def _json_safe(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _json_safe(item) for key, item in value.items()}
     return value
+
+
+def _is_at(file: io.FileIO, path: Path) -> bool:
+    """Whether an open file still has its name: a directory may be removed under a run."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def _is_torn(path: Path) -> bool:

@@ -33,7 +33,7 @@ class Report:
         """Number of the last step reported, on every rank."""
         self._writer = MetricsWriter(Path(save) / METRICS_FILE if save is not None and rank == 0 else None)
         self._progress = Progress(config, length)
-        self._trackers: tuple[Tracker, ...] = open_trackers(config, save, run_config) if rank == 0 else ()
+        self._trackers: list[Tracker] = list(open_trackers(config, save, run_config)) if rank == 0 else []
 
     def step(self, metrics: StepMetrics) -> None:
         """Report a training step."""
@@ -57,8 +57,16 @@ class Report:
         """Finish all files; the report is not used after."""
         self._writer.close()
         for tracker in self._trackers:
-            tracker.close()
+            try:
+                tracker.close()
+            except OSError as error:
+                LOGGER.error("the end of the run is not tracked: %s", error)
 
     def _track(self, values: Mapping[str, float], step: int) -> None:
-        for tracker in self._trackers:
-            tracker.log(values, step)
+        """Hand numbers to each tracker; one whose files cannot be written is given up, and training goes on."""
+        for tracker in list(self._trackers):
+            try:
+                tracker.log(values, step)
+            except OSError as error:
+                LOGGER.error("from step %d on the run is not tracked any more by one of its trackers: %s", step, error)
+                self._trackers.remove(tracker)

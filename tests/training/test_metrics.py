@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import math
+import resource
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +118,32 @@ def test_a_resumed_run_appends_after_a_torn_line(tmp_path: Path) -> None:
     writer.close()
     assert [record["step"] for record in read_metrics(path)] == [1, 2]
     assert path.read_bytes().count(b"\n") == 3
+
+
+def test_a_disk_that_fills_up_costs_lines_and_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "metrics.jsonl"
+    writer = MetricsWriter(path)
+    writer.write(metrics(step=1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
+    try:
+        for step in (2, 3, 4):
+            writer.write(metrics(step))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(caplog.messages) == 1 and f"cannot write {path}" in caplog.text
+    writer.write(metrics(step=5))
+    assert [record["step"] for record in read_metrics(path)] == [1, 5]
+
+
+def test_a_directory_removed_under_a_run_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "run" / "metrics.jsonl"
+    writer = MetricsWriter(path)
+    writer.write(metrics(step=1))
+    shutil.rmtree(tmp_path / "run")
+    writer.write(metrics(step=2))
+    assert [record["step"] for record in read_metrics(path)] == [2]
+    assert f"{path} is gone" in caplog.text
 
 
 def test_other_ranks_write_nothing() -> None:

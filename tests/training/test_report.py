@@ -10,6 +10,7 @@ from megatron_core.config.logging import LoggingConfig
 from megatron_core.training.batch_schedule import RunLength
 from megatron_core.training.metrics import StepMetrics, ValidationMetrics, read_metrics
 from megatron_core.training.report import Report
+from megatron_core.training.tensorboard_tracker import TensorBoardTracker
 
 
 def metrics(step: int, **changes: Any) -> StepMetrics:
@@ -73,3 +74,19 @@ def test_other_ranks_are_silent(tmp_path: Path, caplog: pytest.LogCaptureFixture
     run(tmp_path, rank=1)
     assert list(tmp_path.iterdir()) == []
     assert caplog.messages == []
+
+
+def test_a_tracker_that_cannot_write_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TensorBoard hands what its own thread met to whoever calls it next."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(TensorBoardTracker, "log", refuse)
+    run(tmp_path, rank=0)
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 7
+    assert [line for line in caplog.messages if "No space left" in line] == [
+        "from step 3 on the run is not tracked any more by one of its trackers: [Errno 28] No space left on device"
+    ]
