@@ -139,7 +139,7 @@ def shared_findings(problems: Sequence[str], facts: Sequence[RankFacts]) -> Iter
 
 
 def link_findings(links: Sequence[LinkTime], facts: Sequence[RankFacts]) -> Iterator[str]:
-    """Groups much slower than the median of at least three of their axis, at the largest size."""
+    """Groups much slower than the median of their axis at the largest size; of fewer than three, none can be."""
     largest = max((link.nbytes for link in links), default=0)
     kinds: dict[tuple[str, str], list[LinkTime]] = {}
     for link in links:
@@ -148,7 +148,7 @@ def link_findings(links: Sequence[LinkTime], facts: Sequence[RankFacts]) -> Iter
     for (axis, operation), found in kinds.items():
         median = statistics.median(link.seconds for link in found)
         for link in found:
-            if len(found) >= 3 and link.seconds > SLOW_LINK * median:
+            if link.seconds > SLOW_LINK * median:
                 yield (
                     f"{axis} ranks {format_number_ranges(link.ranks)} ({_hosts(facts, link.ranks)}) take "
                     f"{link.seconds / median:.1f} times the median of their axis for one {operation} of {largest:,} "

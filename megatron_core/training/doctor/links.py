@@ -4,6 +4,7 @@
 All groups of an axis work at the same time, as in training, so that what they share is shared here too.
 """
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class LinkTime:
     nbytes: int
     ranks: tuple[int, ...]
     seconds: float
-    """Mean time of a round, of the group's slowest rank."""
+    """Median time of a round, of the group's slowest rank."""
 
     @property
     def bytes_per_s(self) -> float:
@@ -81,25 +82,20 @@ def _seconds(operation: Operation, group: Group, nbytes: int, device: torch.devi
     count = max(nbytes // 4, 1)
     data, received = torch.zeros(count, device=device), torch.zeros(count, device=device)
     rounds = _SMALL_ROUNDS if nbytes <= _SMALL_BYTES else _LARGE_ROUNDS
-    started = 0.0
-    for number in range(-_WARM_UP, rounds):
-        if number == 0:
-            _synchronize(device)
-            started = time.perf_counter()
+    times = []
+    for _ in range(_WARM_UP + rounds):
+        started = time.perf_counter()
         if operation == "all_reduce":
             all_reduce(data, group)
         else:
             _ring(data, received, group)
-    _synchronize(device)
-    return (time.perf_counter() - started) / rounds
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times[_WARM_UP:])  # a round that something else disturbed does not count
 
 
 def _ring(data: torch.Tensor, received: torch.Tensor, group: Group) -> None:
     following, before = (group.coordinate + 1) % group.size, (group.coordinate - 1) % group.size
     for work in exchange_async([(True, following, data), (False, before, received)], group):
         work.wait()
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
