@@ -34,7 +34,7 @@ class Watched:
         self.codes.append(code)
         self.left.set()
 
-    def watch(self, store: dist.Store, rank: int, world_size: int, timeout_s: float = TIMEOUT_S) -> Watchdog:
+    def watch(self, store: dist.Store, rank: int, world_size: int, timeout_s: float = 1.0) -> Watchdog:
         return Watchdog(
             self.log,
             store,
@@ -91,7 +91,7 @@ def test_a_rank_without_answer_is_named() -> None:
 def test_reporting_from_the_main_thread_tells_all_and_returns() -> None:
     store, failed, computing = dist.HashStore(), Watched(CollectiveLog()), Watched(CollectiveLog())
     failed.log.begin("all_reduce", "dp", (0, 1, 2))
-    dogs = [failed.watch(store, 0, 3, 10.0), computing.watch(store, 1, 3)]
+    dogs = [failed.watch(store, 0, 3, 5.0), computing.watch(store, 1, 3)]
     text = dogs[0].report_now("Connection closed by peer")
     dogs[0].close()
     assert computing.left.wait(60)
