@@ -26,9 +26,33 @@ def differences(save: Path, expected: Path, step: int, rtol: float = 0.0) -> Ite
     """
     yield from _in_losses(save, expected, rtol)
     try:
-        yield from _in_state(save, expected, step, rtol)
+        yield from scalar_differences(save, expected, step)
+        yield from tensor_differences(save, expected, step, rtol)
     except CheckpointError as error:
         yield str(error)
+
+
+def scalar_differences(save: Path, expected: Path, step: int) -> Iterator[str]:
+    """A line for each number of the run's state that is another one, the time that training took left aside."""
+    ours, theirs = (read_manifest(root, step).state for root in (save, expected))
+    yield from (line for line in field_differences(ours, theirs) if not line.startswith(_OF_THE_CLOCK))
+
+
+def tensor_differences(save: Path, expected: Path, step: int, rtol: float = 0.0) -> Iterator[str]:
+    """A line for each tensor of a checkpoint that is another one; `rtol` as in `differences`."""
+    ours, theirs = (read_manifest(root, step) for root in (save, expected))
+    structure = structural_differences(ours, theirs)
+    yield from structure
+    if structure:
+        return
+    with (
+        CheckpointReader(step_directory(save, step), ours) as reader,
+        CheckpointReader(step_directory(expected, step), theirs) as other,
+    ):
+        for mine, its in zip(ours.tensors, theirs.tensors, strict=True):
+            found = compare_tensor(reader, other, mine, its)
+            if found.unequal and (not rtol or found.max_abs > rtol * _largest(other, its) + _ATOL):
+                yield f"{found.name}: {found.unequal} of {found.elements} elements differ, by up to {found.max_abs:g}"
 
 
 def _in_losses(save: Path, expected: Path, rtol: float) -> Iterator[str]:
@@ -40,20 +64,6 @@ def _in_losses(save: Path, expected: Path, rtol: float) -> Iterator[str]:
             yield f"{key} has loss {loss!r}, not {wanted[key]!r}"
     if missing := [key for key in wanted.keys() - {key for key, _ in found} if key[0] == "training"]:
         yield f"no line of {sorted(missing)}"
-
-
-def _in_state(save: Path, expected: Path, step: int, rtol: float) -> Iterator[str]:
-    ours, theirs = (read_manifest(root, step) for root in (save, expected))
-    yield from structural_differences(ours, theirs)
-    yield from (line for line in field_differences(ours.state, theirs.state) if not line.startswith(_OF_THE_CLOCK))
-    with (
-        CheckpointReader(step_directory(save, step), ours) as reader,
-        CheckpointReader(step_directory(expected, step), theirs) as other,
-    ):
-        for mine, its in zip(ours.tensors, theirs.tensors, strict=True):
-            found = compare_tensor(reader, other, mine, its)
-            if found.unequal and (not rtol or found.max_abs > rtol * _largest(other, its) + _ATOL):
-                yield f"{found.name}: {found.unequal} of {found.elements} elements differ, by up to {found.max_abs:g}"
 
 
 def _largest(reader: CheckpointReader, entry: TensorEntry) -> float:

@@ -2,7 +2,7 @@
 """Steps that go wrong in whole runs: whatever leaves a batch out leaves the same weights, to the bit."""
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,7 @@ RUN = f"{MOCK.replace('dropout 0', 'dropout 0.1')} --train-iters {STEPS} --save-
 Spoil = Callable[[Collection[int]], None]
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """These runs are in the tests' process."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from megatron_core.training.metrics import METRICS_FILE, read_metrics
 from megatron_core.training.run_data import open_data
 from megatron_core.training.train_step import train_step
 from tests.e2e.proof import FAMILIES, NO_DROPOUT, config_of, corpus, run_whole, start_rank
-from tests.e2e.run_folder import assert_same_end, columns, curve
+from tests.e2e.run_folder import assert_same_end, columns, curve, validation_losses
 from tests.rank_pool import run_ranks
 
 DROPOUT = f"{FAMILIES['dropout']} --num-layers 2 --micro-batch-size 2"
@@ -160,11 +160,6 @@ def test_no_sample_twice_and_none_left_out(tmp_path: Path) -> None:
             parts = [rank[number] for rank in ranks]
             assert {n: row for part in parts for n, row in part.items()} == expected
             assert sum(map(len, parts)) == 4
-
-
-def validation_losses(save: Path) -> dict[int, float]:
-    lines = read_metrics(save / METRICS_FILE)
-    return {line["step"]: line["validation_loss"] for line in lines if "validation_loss" in line}
 
 
 def test_validation_before_and_after_a_restart(tmp_path: Path) -> None:

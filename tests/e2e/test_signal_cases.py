@@ -6,11 +6,10 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from megatron_core.checkpoint.directory import read_manifest, steps_present
 from megatron_core.training.metrics import read_metrics
@@ -23,14 +22,7 @@ LONG = f"{MOCK} --train-iters 1000000 --lr-decay-iters 100 --exit-signal-handler
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "0")
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """For runs in this process, as `start` gives to others."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def start_two(flags: str, port: int) -> list[subprocess.Popen[str]]:
