@@ -29,6 +29,7 @@ MODEL_FIELDS = (
     "hidden_size",
     "ffn_hidden_size",
     "num_attention_heads",
+    "group_query_attention",
     "num_query_groups",
     "seq_length",
     "vocab_size",
