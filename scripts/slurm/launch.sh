@@ -76,10 +76,11 @@ set_master_address() {
 # which passes the warning on to the step. bash runs a trap at once only while it waits, so the command is in the
 # background; the trap ends the wait, so that it has to wait again.
 run_step() {
-    local code warned=0
-    "$@" &
-    local step=$!
+    local code step='' warned=0
     trap 'warned=1; warn_step "$step"' USR1
+    "$@" &
+    step=$!
+    ((warned == 0)) || warn_step "$step" # the warning came before there was a step
     while true; do
         code=0
         wait "$step" || code=$?
@@ -92,6 +93,7 @@ run_step() {
 
 # The step may not be known to Slurm yet when the warning comes early.
 warn_step() {
+    [[ -n $1 ]] || return 0
     echo "warned by Slurm: telling the run to save and stop"
     until scancel --signal=USR1 "$SLURM_JOB_ID.0" || ! kill -0 "$1" 2>/dev/null; do
         sleep 1

@@ -141,11 +141,11 @@ class Cluster:
             time.sleep(0.2)
         return told
 
-    def until(self, what: str, holds: Callable[[], bool]) -> None:
-        """Wait until something holds, for at most half a minute."""
-        deadline = time.monotonic() + _WAIT_S
+    def until(self, what: str, holds: Callable[[], bool], seconds: float = _WAIT_S) -> None:
+        """Wait until something holds. Raises AssertionError where it takes longer."""
+        deadline = time.monotonic() + seconds
         while not holds():
-            assert time.monotonic() < deadline, f"not so after {_WAIT_S:.0f} s: {what}\n{self.logs()}"
+            assert time.monotonic() < deadline, f"not so after {seconds:.0f} s: {what}\n{self.logs()}"
             time.sleep(0.1)
 
     def logs(self, lines: int = 40) -> str:
