@@ -182,6 +182,7 @@ def test_transfers_are_counted_by_source_and_destination(ctx: ParallelContext) -
     for number in (1, 2):
         inbox = torch.empty(1)
         sent, received = c.exchange_async([(True, peer, torch.ones(1)), (False, peer, inbox)], ctx.pp)
+        assert ctx.log.snapshot().inside is None, "what was started is not waited for yet"
         received.wait()
         assert ctx.log.snapshot().last == Call("receive", "pp", f"pp {other}>{mine}", number, (other, mine))
         sent.wait()
