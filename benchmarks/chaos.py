@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.e2e.flip_proof import Flipper, FlipTally
 from tests.e2e.kill_proof import Killer, Moment, Tally, Victim, kill_and_finish, straight
 from tests.e2e.live_run import TINY
 
@@ -52,9 +53,39 @@ def main() -> int:
     )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="chaos_", dir=given.folder) as folder:
+        flip_tally = flips(given.flips, random.Random(given.seed), Path(folder))
+        print_flips(flip_tally)
         tally = kills(given.kills, random.Random(given.seed), Path(folder))
-    print_tally(tally)
-    return 1 if tally.problems else 0
+        print_kills(tally)
+    return 1 if tally.problems or flip_tally.problems else 0
+
+
+def flips(wanted: int, random_: random.Random, folder: Path) -> FlipTally:
+    """Flip so many bits, in checkpoints with and without masters; now and then one in each checkpoint that there is."""
+    tally, begin = FlipTally(), time.monotonic()
+    flippers = [Flipper(folder / f"flips{flags}", flags, random_, tally) for flags in ("", "--bf16")]
+    while tally.flips < wanted:
+        kind = tally.flips % 10
+        flippers[tally.flips % 2].flip(weights_only=kind in (6, 7), all_steps=kind in (8, 9))
+        if tally.flips % 10 == 0:
+            seconds = time.monotonic() - begin
+            eta = seconds / tally.flips * (wanted - tally.flips)
+            print(f"{tally.flips}/{wanted} flips | {len(tally.problems)} problems | eta {eta:.0f} s", flush=True)
+    return tally
+
+
+def print_flips(tally: FlipTally) -> None:
+    """The account of all flips, and every problem."""
+    counts = {
+        "found, an older checkpoint loaded": tally.fallen_back,
+        "found, nothing left to load": tally.refused,
+        "not read and so without effect": tally.unread,
+    }
+    rows: list[tuple[str, object]] = [("loads after a flip", tally.flips)]
+    for outcome, count in counts.items():
+        rows.append((outcome, count.total()))
+        rows += [(f"  bit in {place}", number) for place, number in sorted(count.items())]
+    print_table(rows, tally.problems)
 
 
 def kills(wanted: int, random_: random.Random, folder: Path) -> Tally:
@@ -82,7 +113,7 @@ def kills(wanted: int, random_: random.Random, folder: Path) -> Tally:
     return tally
 
 
-def print_tally(tally: Tally) -> None:
+def print_kills(tally: Tally) -> None:
     """The account of all kills, and every problem."""
     rows: list[tuple[str, object]] = [("kills", tally.kills)]
     rows += [(f"  while {doing}", count) for doing, count in sorted(tally.killed_while.items())]
@@ -96,17 +127,15 @@ def print_tally(tally: Tally) -> None:
     rows.append(("finished checkpoints read after kills", tally.checked))
     rows.append(("  unreadable", tally.unreadable))
     rows.append(("runs finished and compared", tally.finished))
-    rows.append(("problems", len(tally.problems)))
-    print_table(rows)
-    for problem in tally.problems:
-        print(problem)
+    print_table(rows, tally.problems)
 
 
-def print_table(rows: Sequence[tuple[str, object]]) -> None:
-    """Two columns."""
+def print_table(rows: Sequence[tuple[str, object]], problems: Sequence[str]) -> None:
+    """Two columns, and a line for each problem."""
     print()
-    for name, value in rows:
+    for name, value in [*rows, ("problems", len(problems))]:
         print(f"{name:<45}{value!s:>8}")
+    print("".join(f"{problem}\n" for problem in problems))
 
 
 if __name__ == "__main__":
