@@ -4,8 +4,6 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from megatron_core.config.checkpoint import CheckpointConfig
-
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
@@ -15,14 +13,6 @@ class Retention:
     """So many of the last ones; None: all."""
     interval: int | None = None
     """Those whose step this divides."""
-
-
-def retention_of(config: CheckpointConfig) -> Retention:
-    """What the run asks for; --save-retain-interval alone keeps but the last one besides, as in Megatron-LM."""
-    keep_last = config.most_recent_k
-    if keep_last is None and config.save_retain_interval is not None:
-        keep_last = 1
-    return Retention(keep_last=None if keep_last == -1 else keep_last, interval=config.save_retain_interval)
 
 
 def expired(usable: Collection[int], retention: Retention, *, newest_verified: int) -> list[int]:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from megatron_core.checkpoint.retention import Retention, expired, retention_of
-from megatron_core.config.checkpoint import CheckpointConfig
+from megatron_core.checkpoint.retention import Retention, expired
 
 
 def test_order_is_by_number_not_by_name() -> None:
@@ -27,19 +26,3 @@ def test_one_always_stays() -> None:
     assert expired([5], Retention(keep_last=1), newest_verified=5) == []
     with pytest.raises(AssertionError, match="keep_last is 0"):
         expired([5], Retention(keep_last=0), newest_verified=5)
-
-
-@pytest.mark.parametrize(
-    ("most_recent_k", "interval", "expected"),
-    [
-        (None, None, Retention()),
-        (-1, None, Retention()),
-        (3, None, Retention(keep_last=3)),
-        (None, 100, Retention(keep_last=1, interval=100)),
-        (-1, 100, Retention(interval=100)),
-        (2, 100, Retention(keep_last=2, interval=100)),
-    ],
-)
-def test_flags(most_recent_k: int | None, interval: int | None, expected: Retention) -> None:
-    config = CheckpointConfig(most_recent_k=most_recent_k, save_retain_interval=interval)
-    assert retention_of(config) == expected
