@@ -8,6 +8,7 @@ run can start from. No file: the run is still going, or it died.
 import json
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 EXIT_FILE = "exit.json"
@@ -38,6 +39,26 @@ def write_exit_file(save: Path, *, code: int, reason: str, step: int, checkpoint
         _sync(save)
     except OSError as error:
         LOGGER.error("cannot write %s: %s. It would have said: %s", save / EXIT_FILE, error, json.dumps(record))
+
+
+class LastWord:
+    """What a run leaves in exit.json, on the one rank that says it; whoever ends the run has it said."""
+
+    def __init__(self, save: str | None, rank: int) -> None:
+        self._folder = Path(save) if save is not None and rank == 0 else None
+        self.where: Callable[[], tuple[int, int | None]] = lambda: (0, None)
+        """The last step, and the newest step that a later run can start from."""
+
+    def forget_earlier(self) -> None:
+        """Remove an earlier run's."""
+        if self._folder is not None:
+            remove_exit_file(self._folder)
+
+    def say(self, code: int, reason: str) -> None:
+        """Write the file; a later word replaces an earlier one."""
+        if self._folder is not None:
+            step, checkpoint_step = self.where()
+            write_exit_file(self._folder, code=code, reason=reason, step=step, checkpoint_step=checkpoint_step)
 
 
 def _sync(folder: Path) -> None:

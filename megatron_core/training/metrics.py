@@ -16,11 +16,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from megatron_core.training.stragglers import Stragglers
+if TYPE_CHECKING:
+    from megatron_core.training.stragglers import Stragglers  # with torch, which readers of the file need not load
 
 METRICS_FILE = "metrics.jsonl"
 LOGGER = logging.getLogger("megatron_core")
@@ -64,7 +65,7 @@ class StepMetrics:
     """With --log-num-zeros-in-grad: gradient elements that are zero."""
     timers: Mapping[str, float] = field(default_factory=dict)
     """With --timing-log-level: seconds of each phase, the slowest rank's."""
-    stragglers: Stragglers | None = None
+    stragglers: "Stragglers | None" = None
     """With --log-straggler, once a logging window: its fields are keys of the line."""
 
     def record(self) -> dict[str, Any]:

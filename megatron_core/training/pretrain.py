@@ -16,6 +16,7 @@ from megatron_core.parallel.context import ParallelContext
 from megatron_core.parallel.groups import create_context
 from megatron_core.parallel.rank_grid import DEFAULT_ORDER, TP_PP_DP_ORDER, RankGrid
 from megatron_core.training.console import set_up_console
+from megatron_core.training.exit_file import LastWord
 from megatron_core.training.faults import FaultError
 from megatron_core.training.launch import Launch, choose_device, detect, process_group
 from megatron_core.training.restart import restarted
@@ -26,6 +27,7 @@ from megatron_core.training.session import EXIT_BAD_INPUT, begin, run_to_end
 from megatron_core.training.signals import SignalFlag
 from megatron_core.training.stop import EXIT_OTHER, StopRequests, process_code
 from megatron_core.training.trackers import check_trackers
+from megatron_core.training.watchdog import Watchdog
 
 _SPEAKER_FIRST_S = 10.0
 LOGGER = logging.getLogger("megatron_core")
@@ -97,11 +99,34 @@ def _run_rank(parsed: Parsed, launch: Launch, started: float) -> int:
     ):
         ctx = create_context(grid, launch.rank, device, kv_replicas=kv_replicas(config), timeout_minutes=timeout)
         requests = StopRequests(config.training, signals, rank=ctx.rank, started=started)
-        return process_code(_begin_and_run(config, ctx, data, store, requests, started), launch.launcher)
+        last_word = LastWord(config.checkpoint.save, ctx.rank)
+        watchdog = Watchdog(
+            ctx.log,
+            store,
+            rank=ctx.rank,
+            world_size=launch.world_size,
+            timeout_s=60 * timeout,
+            on_hang=lambda found: last_word.say(EXIT_OTHER, found),
+        )
+        try:
+            code = _begin_and_run(config, ctx, data, store, requests, last_word, started)
+        except Exception as error:
+            # A bug, or what a collective raises when a peer has died: others may wait for this rank, or know more.
+            watchdog.report_now(f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            watchdog.close()
+    return process_code(code, launch.launcher)
 
 
 def _begin_and_run(
-    config: RunConfig, ctx: ParallelContext, data: RunData, store: dist.Store, requests: StopRequests, started: float
+    config: RunConfig,
+    ctx: ParallelContext,
+    data: RunData,
+    store: dist.Store,
+    requests: StopRequests,
+    last_word: LastWord,
+    started: float,
 ) -> int:
     """The code of exit.json. Errors are said here: leaving the process group may have to wait for the other ranks."""
     try:
@@ -111,7 +136,7 @@ def _begin_and_run(
             sys.stderr.write(f"{error}\n")
         return EXIT_BAD_INPUT
     try:
-        return run_to_end(begun, store, requests, started)
+        return run_to_end(begun, store, requests, last_word, started)
     except UserError as error:
         sys.stderr.write(f"{f'[rank {ctx.rank}] ' if ctx.grid.world_size > 1 else ''}{error}\n")
         return EXIT_BAD_INPUT

@@ -14,6 +14,7 @@ from megatron_core.config.logging import LoggingConfig
 from megatron_core.training.batch_schedule import RunLength
 from megatron_core.training.console import LOGGER_NAME
 from megatron_core.training.metrics import StepMetrics, ValidationMetrics
+from megatron_core.training.stragglers import Stragglers
 
 LOGGER = logging.getLogger(LOGGER_NAME)
 
@@ -43,7 +44,7 @@ def step_line(metrics: StepMetrics, total_steps: int, eta_s: float, *, throughpu
         f"grad {metrics.grad_norm:.3g}",
         f"lr {metrics.lr:.2e}",
         f"scale {metrics.loss_scale:g}" if metrics.loss_scale != 1 else "",
-        "skipped (overflow)" if metrics.skipped else "",
+        "skipped" if metrics.skipped else "",
         f"params {metrics.params_norm:.5g}" if metrics.params_norm is not None else "",
         f"zeros {metrics.num_zeros}" if metrics.num_zeros is not None else "",
         f"batch {metrics.batch_size}",
@@ -52,9 +53,18 @@ def step_line(metrics: StepMetrics, total_steps: int, eta_s: float, *, throughpu
         quantity(metrics.tflops_per_device * 1e12, "FLOP/s") if throughput else "",
         f"mfu {metrics.mfu:.2f}" if metrics.mfu is not None else "",
         f"mem {quantity(metrics.peak_memory_bytes, 'B')}",
+        straggler_text(metrics.stragglers) if metrics.stragglers is not None else "",
         f"eta {clock(eta_s)}",
     ]
     return " | ".join(part for part in parts if part)
+
+
+def straggler_text(found: Stragglers) -> str:
+    """Who held up the others in a logging window."""
+    return (
+        f"slowest rank {found.slowest_rank} busy {found.slowest_rank_s:.3g} s, "
+        f"fastest {found.fastest_rank} {found.fastest_rank_s:.3g} s"
+    )
 
 
 def timer_line(timers: Mapping[str, float]) -> str:

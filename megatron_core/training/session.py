@@ -15,7 +15,7 @@ from megatron_core.training.batch_schedule import batch_schedule, run_length
 from megatron_core.training.build import Run, build_run, rewound
 from megatron_core.training.console import LOGGER_NAME
 from megatron_core.training.describe import describe
-from megatron_core.training.exit_file import remove_exit_file, write_exit_file
+from megatron_core.training.exit_file import LastWord
 from megatron_core.training.faults import FaultError
 from megatron_core.training.loop import Ending, train, validate_at_end
 from megatron_core.training.metrics import METRICS_FILE
@@ -52,17 +52,20 @@ def begin(config: RunConfig, ctx: ParallelContext, data: RunData) -> Begun:
     return Begun(start, run, state)
 
 
-def run_to_end(begun: Begun, store: dist.Store, requests: StopRequests, started: float) -> int:
+def run_to_end(begun: Begun, store: dist.Store, requests: StopRequests, last_word: LastWord, started: float) -> int:
     """Train, save and validate to the end of the run or to a stop; the code of exit.json, which every ending leaves.
 
     `store`: shared by all ranks, for their threads. `started`: time.monotonic() when the process began.
     """
     run, state, ctx = begun.run, begun.state, begun.run.ctx
     config = run.config
-    _clear_the_way(config, ctx, resumes=begun.start.chosen is not None)
+    if ctx.rank == 0 and begun.start.chosen is None:
+        _say_whose_directory(config)
+    last_word.forget_earlier()
     profile = ProfileWindow(config.training, config.checkpoint.save, ctx.rank, cuda=ctx.device.type == "cuda")
     report = open_report(config, ctx)
     saver = Saver(begun.start, state, ctx, store, requests)
+    last_word.where = lambda: (max(report.last_step, state.step), saver.checkpoint_step)
     try:
         describe(run, time.monotonic() - started)
         saver.reserve(run)
@@ -77,14 +80,15 @@ def run_to_end(begun: Begun, store: dist.Store, requests: StopRequests, started:
         else:
             saver.abandon()
         code = EXIT_BAD_INPUT if isinstance(error, UserError) else EXIT_OTHER
-        _write_exit(config, ctx, saver, code, f"{type(error).__name__}: {error}", max(report.last_step, state.step))
+        last_word.say(code, f"{type(error).__name__}: {error}")
         raise
     finally:
         profile.close()
         report.close()
     code, reason = _verdict(ending, saved=saved, saves=config.checkpoint.save is not None)
     LOGGER.info("stopped after step %d: %s", ending.state.step, reason)
-    _write_exit(ending.run.config, ctx, saver, code, reason, ending.state.step)
+    last_word.where = lambda: (ending.state.step, saver.checkpoint_step)
+    last_word.say(code, reason)
     return code
 
 
@@ -100,13 +104,10 @@ def open_report(config: RunConfig, ctx: ParallelContext) -> Report:
     )
 
 
-def _clear_the_way(config: RunConfig, ctx: ParallelContext, *, resumes: bool) -> None:
-    if ctx.rank != 0 or config.checkpoint.save is None:
-        return
-    folder = Path(config.checkpoint.save)
-    if (folder / METRICS_FILE).exists() and not resumes:
-        LOGGER.info("%s holds an earlier run: this one appends to its metrics", folder)
-    remove_exit_file(folder)
+def _say_whose_directory(config: RunConfig) -> None:
+    save = config.checkpoint.save
+    if save is not None and (Path(save) / METRICS_FILE).exists():
+        LOGGER.info("%s holds an earlier run: this one appends to its metrics", save)
 
 
 def _verdict(ending: Ending, *, saved: bool, saves: bool) -> tuple[int, str]:
@@ -114,9 +115,3 @@ def _verdict(ending: Ending, *, saved: bool, saves: bool) -> tuple[int, str]:
     if saves and not saved:
         return EXIT_OTHER, f"{ending.reason}, but the last checkpoint was not saved"
     return EXIT_DONE if ending.stop is None else ending.stop.exit_code(saved=saved), ending.reason
-
-
-def _write_exit(config: RunConfig, ctx: ParallelContext, saver: Saver, code: int, reason: str, step: int) -> None:
-    if ctx.rank == 0 and config.checkpoint.save is not None:
-        folder = Path(config.checkpoint.save)
-        write_exit_file(folder, code=code, reason=reason, step=step, checkpoint_step=saver.checkpoint_step)

@@ -10,6 +10,7 @@ from megatron_core.training.build import Run
 from megatron_core.training.device_memory import peak_memory_bytes
 from megatron_core.training.metrics import StepMetrics
 from megatron_core.training.state import RunState
+from megatron_core.training.stragglers import BusyWindow, Stragglers
 from megatron_core.training.throughput import Yardstick
 from megatron_core.training.train_step import StepOutcome
 
@@ -27,6 +28,9 @@ class StepMeter:
             num_devices=run.ctx.grid.world_size,
             peak_tflops=peak,
         )
+        logging = run.config.logging
+        self._window = BusyWindow(run.ctx) if logging.log_straggler else None
+        self._window_steps = logging.log_interval
 
     def metrics(self, run: Run, state: RunState, outcome: StepOutcome, seconds: float) -> StepMetrics:
         """The facts of the step that led to `state` and took `seconds` here. All ranks must call."""
@@ -54,4 +58,10 @@ class StepMeter:
             params_norm=outcome.params_norm,
             num_zeros=outcome.num_zeros,
             timers=dict(zip(phases, phase_seconds)),
+            stragglers=self._stragglers(state.step),
         )
+
+    def _stragglers(self, step: int) -> Stragglers | None:
+        if self._window is None or step % self._window_steps:
+            return None
+        return self._window.close()

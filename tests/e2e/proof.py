@@ -21,6 +21,7 @@ from megatron_core.data.indexed_writer import IndexedWriter
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.parallel.groups import create_context
 from megatron_core.training.build import Run
+from megatron_core.training.exit_file import LastWord
 from megatron_core.training.pretrain import grid_of, kv_replicas
 from megatron_core.training.run_data import RunData, open_data
 from megatron_core.training.session import begin, run_to_end
@@ -113,7 +114,8 @@ def run_whole(world_size: int, flags: str) -> None:
 def run_rank(rank: int, world_size: int, flags: str, store: str) -> int:
     """One rank of `run_whole`; `store`: a file that does not exist yet."""
     begun = begin(*ready(rank, world_size, flags))
-    return run_to_end(begun, dist.FileStore(store, world_size), nobody(begun.run), time.monotonic())
+    last_word = LastWord(begun.run.config.checkpoint.save, rank)
+    return run_to_end(begun, dist.FileStore(store, world_size), nobody(begun.run), last_word, time.monotonic())
 
 
 def whole_weights(run: Run) -> dict[str, torch.Tensor] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_core.training.exit_file import remove_exit_file, write_exit_file
+from megatron_core.training.exit_file import LastWord, remove_exit_file, write_exit_file
 
 
 def test_what_is_written_and_forgotten(tmp_path: Path) -> None:
@@ -40,3 +40,18 @@ def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path, caplog: pytest.
     (tmp_path / "file").write_text("")
     write_exit_file(tmp_path / "file" / "run", code=1, reason="fault", step=3)
     assert "cannot write" in caplog.text
+
+
+def test_one_rank_has_the_last_word_and_a_later_one_replaces_it(tmp_path: Path) -> None:
+    word = LastWord(str(tmp_path), rank=0)
+    word.say(1, "too early")
+    word.where = lambda: (9, 8)
+    word.say(75, "SIGTERM")
+    record = {"code": 75, "reason": "SIGTERM", "step": 9, "checkpoint_step": 8}
+    assert json.loads((tmp_path / "exit.json").read_text()) == record
+    for silent in (LastWord(str(tmp_path), rank=1), LastWord(None, rank=0)):
+        silent.forget_earlier()
+        silent.say(0, "finished")
+    assert json.loads((tmp_path / "exit.json").read_text()) == record
+    word.forget_earlier()
+    assert not os.listdir(tmp_path)

@@ -9,6 +9,7 @@ from megatron_core.config.logging import LoggingConfig
 from megatron_core.training.batch_schedule import RunLength
 from megatron_core.training.metrics import StepMetrics, ValidationMetrics
 from megatron_core.training.progress import Progress, clock, quantity, step_line, timer_line, validation_line
+from megatron_core.training.stragglers import Stragglers
 
 
 def metrics(step: int = 120, **changes: Any) -> StepMetrics:
@@ -41,7 +42,7 @@ def test_line_of_a_step() -> None:
 def test_line_of_a_skipped_fp16_step_with_everything_on() -> None:
     full = metrics(loss_scale=65536.0, skipped=True, grad_norm=math.inf, mfu=0.4312, params_norm=123.4, num_zeros=7)
     assert step_line(full, 1000, 59.6, throughput=True) == (
-        "step 120/1000 | loss 2.3145 | grad inf | lr 6.00e-04 | scale 65536 | skipped (overflow) | params 123.4 | "
+        "step 120/1000 | loss 2.3145 | grad inf | lr 6.00e-04 | scale 65536 | skipped | params 123.4 | "
         "zeros 7 | batch 32 | 0.795 s | 41.2 ktok/s | 12.3 TFLOP/s | mfu 0.43 | mem 1.23 GB | eta 0:01:00"
     )
 
@@ -111,3 +112,9 @@ def test_eta_is_remaining_samples_at_recent_speed() -> None:
     for step in (3, 4):
         progress.step(metrics(step, batch_size=20, step_time_s=1.0))
     assert progress.eta_s(consumed_samples=500) == 25.0, "only the window counts, in samples and not in steps"
+
+
+def test_who_holds_up_the_others() -> None:
+    found = Stragglers(slowest_rank=5, slowest_rank_s=1.25, fastest_rank=0, fastest_rank_s=0.9)
+    line = step_line(metrics(stragglers=found), 1000, 60.0)
+    assert "slowest rank 5 busy 1.25 s, fastest 0 0.9 s" in line

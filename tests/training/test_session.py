@@ -12,6 +12,7 @@ import torch.distributed as dist
 from megatron_core.checkpoint.directory import step_directory, steps_present
 from megatron_core.errors import CheckpointError, DataError
 from megatron_core.training import session as module
+from megatron_core.training.exit_file import LastWord
 from megatron_core.training.faults import FaultError, Verdict
 from megatron_core.training.session import begin, run_to_end
 from tests.e2e.proof import FAMILIES, nobody, ready
@@ -21,7 +22,8 @@ FLAGS = f"{FAMILIES['gpt2']} --num-layers 1 --micro-batch-size 8 --train-iters 2
 
 def run(flags: str) -> int:
     begun = begin(*ready(0, 1, f"{FLAGS} {flags}"))
-    return run_to_end(begun, dist.HashStore(), nobody(begun.run), time.monotonic())
+    last_word = LastWord(begun.run.config.checkpoint.save, rank=0)
+    return run_to_end(begun, dist.HashStore(), nobody(begun.run), last_word, time.monotonic())
 
 
 def ending(save: Path) -> dict[str, Any]:

@@ -24,3 +24,20 @@ def test_times_are_the_slowest_rank_s_on_every_rank() -> None:
     assert first.step_time_s == 2.0 and first.tokens_per_s == 64.0
     assert first.mfu == pytest.approx(first.tflops_per_device / 0.5)
     assert not first.skipped and first.peak_memory_bytes > 0
+
+
+def test_stragglers_are_found_once_a_logging_window_where_asked_for() -> None:
+    first, second = run_ranks(windows, 2, f"{FAMILIES['gpt2']} --log-straggler --log-interval 2")
+    assert [line.stragglers is None for line in first] == [True, False, True, False]
+    assert [line.stragglers for line in first] == [line.stragglers for line in second]
+    assert {"slowest_rank", "slowest_rank_s", "fastest_rank", "fastest_rank_s"} <= first[1].record().keys()
+    assert "stragglers" not in first[0].record()
+
+
+def windows(rank: int, world_size: int, flags: str) -> list[StepMetrics]:
+    run, state = start_rank(rank, world_size, flags)
+    meter, lines = StepMeter(run), []
+    for _ in range(4):
+        state, outcome = train_step(run, state)
+        lines.append(meter.metrics(run, state, outcome, seconds=1.0))
+    return lines
