@@ -18,7 +18,7 @@ from tests.e2e.proof import FAMILIES, NO_DROPOUT, config_of, corpus, run_whole, 
 from tests.e2e.run_folder import assert_same_end, columns, curve, validation_losses
 from tests.rank_pool import run_ranks
 
-DROPOUT = f"{FAMILIES['dropout']} --num-layers 2 --micro-batch-size 2"
+DROPOUT = f"{FAMILIES['dropout']} --num-layers 2 --micro-batch-size 2 --global-batch-size 4"
 TP2, PP2 = "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2"
 LAYOUTS = {"alone": (1, ""), "tp2": (2, TP2), "pp2": (2, PP2), "dp2": (2, "")}
 
@@ -89,10 +89,10 @@ def test_steps_that_overflowed_are_not_counted_after_a_restart(at: int, tmp_path
     state = read_manifest(straight, at).state
     skips = sum(skipped for step, (skipped,) in columns(straight, "skipped").items() if step <= at)
     assert 0 < skips <= at and (state["step"], state["applied_steps"]) == (at, at - skips)
-    assert state["consumed_samples"] == 8 * at
+    assert state["consumed_samples"] == 4 * at
 
 
-@pytest.mark.parametrize("length", ["--train-iters 20", "--train-samples 160"])
+@pytest.mark.parametrize("length", ["--train-iters 20", "--train-samples 80"])
 def test_a_cosine_goes_on_where_it_was(length: str, tmp_path: Path) -> None:
     """RES-02: after 10, 11 and 12 of 20 steps from 1e-3 to 1e-4."""
     flags = f"{DROPOUT} {length} --lr 1e-3 --min-lr 1e-4 --lr-decay-style cosine"
@@ -119,7 +119,7 @@ def test_steps_that_are_passed_over(tmp_path: Path) -> None:
     assert list(moved) == [1, 2, 4, 5, 6, 9, 10]
     assert curve(second) == {step: moved[step] for step in (6, 9, 10)}
     assert_same_end(second, straight, 10)
-    assert read_manifest(second, 10).state["consumed_samples"] == 80
+    assert read_manifest(second, 10).state["consumed_samples"] == 40
 
 
 Rows = dict[int, list[int]]
