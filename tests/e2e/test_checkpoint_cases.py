@@ -14,9 +14,10 @@ import torch
 from megatron_core.checkpoint.directory import prepare, read_manifest, steps_present
 from megatron_core.data.indexed_writer import IndexedWriter
 from megatron_core.training.pretrain import pretrain
-from tests.e2e.proof import FAMILIES, NO_DROPOUT, run_whole
+from tests.e2e.proof import FAMILIES, NO_DROPOUT, run_whole, start_rank
 from tests.e2e.run_folder import assert_same_end, columns, curve, saved_tensors
 from tests.e2e.test_command_line import MOCK, ending
+from tests.rank_pool import run_ranks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -117,6 +118,30 @@ def test_ckp_06_all_that_does_not_fit_is_named_before_anything_is_trained(
         assert f"{mlp}.up.weight: shape (64, 16) in the checkpoint, (24, 16) in the run" in said
         assert f"{mlp}.down.bias: in the checkpoint, with shape (16,), but not in the run" in said
     assert steps_present(tmp_path / "other") == []
+
+
+def tables(rank: int, world_size: int, flags: str) -> list[torch.Tensor]:
+    """The word embedding and the head that this rank holds after loading; one table where they are one storage."""
+    run, _ = start_rank(rank, world_size, flags)
+    run.source.close()
+    found = {p.spec.name: p.detach().clone() for bucket in run.reducer.buckets for p in bucket.parameters}
+    return [table for name, table in found.items() if name in ("embedding.tokens.weight", "head.weight")]
+
+
+@pytest.mark.parametrize("layout", [TP2, PP2], ids=["tp2", "pp2"])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_ckp_08_a_head_is_saved_as_it_is_stored(tied: bool, layout: str, tmp_path: Path) -> None:
+    """After 10 steps tied copies are equal and untied ones are not; the loss after a restart is the straight run's."""
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    flags = f"{GPT2} --num-layers 2 --train-iters 11 {layout} {'' if tied else '--untie-embeddings-and-output-weights'}"
+    run_whole(2, f"{flags} --save {straight} --save-interval 10")
+    load = f"{flags} --load {straight} --ckpt-step 10"
+    held = run_ranks(tables, 2, load)
+    embedding, head = held[0][0], held[0 if layout == TP2 else 1][-1]
+    assert torch.equal(embedding, head) == tied
+    assert ("head.weight" in saved_tensors(straight, 10, "model")) == (not tied)
+    run_whole(2, f"{load} --save {resumed}")
+    assert curve(resumed) == curve(straight, after=10)
 
 
 def one_sample(folder: Path) -> str:
