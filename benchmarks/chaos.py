@@ -94,9 +94,15 @@ def kills(wanted: int, random_: random.Random, folder: Path) -> Tally:
     victims = VICTIMS[: max(min(len(VICTIMS), wanted // KILLS_A_RUN), 1)]
     for number, victim in enumerate(victims):
         references[victim.name] = straight(victim, folder / f"straight_{number}")
-        print(f"straight run of {victim.name}: {references[victim.name][1]:.1f} s", flush=True)
+        pace = references[victim.name][1]
+        print(f"{victim.name}: {pace.start_s:.2f} s to start, {pace.step_s:.3f} s a step", flush=True)
+
+    told: list[str] = []
 
     def report() -> None:
+        for problem in tally.problems[len(told) :]:
+            print(problem, flush=True)
+            told.append(problem)
         seconds = time.monotonic() - begin
         eta = seconds / tally.kills * (wanted - tally.kills)
         done = f"{tally.kills}/{wanted} kills | {tally.finished} runs finished | {len(tally.problems)} problems"
@@ -105,9 +111,9 @@ def kills(wanted: int, random_: random.Random, folder: Path) -> Tally:
     number = 0
     while tally.kills < wanted:
         victim = victims[number % len(victims)]
-        reference, seconds = references[victim.name]
+        reference, pace = references[victim.name]
         moments = [random_.choice(MOMENTS) for _ in range(min(KILLS_A_RUN, wanted - tally.kills))]
-        killer = Killer(victim, folder / f"run_{number}", random_, seconds, tally)
+        killer = Killer(victim, folder / f"run_{number}", random_, pace, tally)
         kill_and_finish(killer, moments, reference, report)
         number += 1
     return tally

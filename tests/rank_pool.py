@@ -29,7 +29,8 @@ from tests.rank_worker import STACK_SIGNAL, Call, Reply, serve
 
 DEFAULT_TIMEOUT = 60.0
 _GRACE = 2.0  # seconds that ranks get to fail by themselves after the first one did
-_PRELOAD = ["torch", "pytest", "hypothesis", "tests.rank_worker", "megatron_core.model.gpt"]
+# One process is forked for all of a session: whoever needs it first has it import this.
+PRELOAD = ("torch", "pytest", "hypothesis", "tests.rank_worker", "megatron_core.training.pretrain")
 
 
 class RanksFailedError(AssertionError):
@@ -47,7 +48,7 @@ class RankPool:
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(_PRELOAD)
+        self._context.set_forkserver_preload(list(PRELOAD))
         self._folder = Path(tempfile.mkdtemp(prefix="rank_pool_"))
         self._workers: list[_Worker] = []
         self._calls = 0

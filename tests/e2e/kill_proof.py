@@ -95,30 +95,42 @@ class Tally:
         return self.killed_while.total()
 
 
-def straight(victim: Victim, folder: Path) -> tuple[Path, float]:
-    """Run a victim from start to end without a disturbance; where it has saved, and the seconds that it took."""
+@dataclass(frozen=True)
+class Pace:
+    """How long a run takes where nobody disturbs it."""
+
+    start_s: float
+    """To the end of its first step."""
+    step_s: float
+    """From step to step, with what it saves and evaluates."""
+
+
+def straight(victim: Victim, folder: Path) -> tuple[Path, Pace]:
+    """Run a victim from start to end without a disturbance; where it has saved, and how long that took."""
     save = folder / "straight"
     begin = time.monotonic()
     with LiveRun(victim.command(0, save), RANKS, folder / "logs") as run:
+        while run.lives and not _steps_done(save):
+            time.sleep(_POLL_S)
+        start_s = time.monotonic() - begin
         codes = run.wait(_RUN_S)
         assert codes == [0] * RANKS, f"the straight run ended with {codes}:\n{run.said()}"
-    return save, time.monotonic() - begin
+    return save, Pace(start_s, (time.monotonic() - begin - start_s) / victim.steps)
 
 
 class Killer:
     """One victim's run in one directory."""
 
-    def __init__(self, victim: Victim, folder: Path, random_: random.Random, run_s: float, tally: Tally) -> None:
-        """`run_s`: the seconds of a whole run."""
-        self._victim, self._random, self._run_s, self._tally = victim, random_, run_s, tally
+    def __init__(self, victim: Victim, folder: Path, random_: random.Random, pace: Pace, tally: Tally) -> None:
+        self._victim, self._random, self._pace, self._tally = victim, random_, pace, tally
         self._save, self._logs = folder / "killed", folder / "logs"
         self._starts = 0
 
     def kill(self, moment: Moment) -> bool:
         """Start the run and kill a rank at a random moment; False where the run came to its end before."""
-        newest, tally = self._newest(), self._tally
+        newest, done, tally = self._newest(), _steps_done(self._save), self._tally
         with self._start() as run:
-            came = self._wait_for_saving(run, newest) if moment == "saving" else self._wait_for_any(run, newest)
+            came = self._wait_for_any(run, done, newest) if moment == "any" else self._wait_for_saving(run, newest)
             if came:
                 rank = self._random.randrange(RANKS)
                 run.kill(rank)
@@ -152,11 +164,17 @@ class Killer:
         """The newest step that a start has to go on from; 0: none."""
         return max((step for step in steps_present(self._save) if has_manifest(self._save, step)), default=0)
 
-    def _wait_for_any(self, run: LiveRun, newest: int) -> bool:
-        left = self._run_s * (1 - newest / (2 * self._victim.steps))  # what comes before the first step takes long
-        deadline = time.monotonic() + self._random.uniform(0, left)
-        while run.lives and time.monotonic() < deadline:
-            time.sleep(min(_POLL_S, max(deadline - time.monotonic(), 0)))
+    def _wait_for_any(self, run: LiveRun, done: int, newest: int) -> bool:
+        """`done`: lines of steps before this start."""
+        pace = self._pace
+        at = self._random.uniform(0, pace.start_s + pace.step_s * (self._victim.steps - newest))
+        if at < pace.start_s:
+            time.sleep(at)
+            return run.lives
+        steps, rest = divmod(at - pace.start_s, pace.step_s)
+        while run.lives and _steps_done(self._save) < done + steps + 1:
+            time.sleep(_POLL_S)
+        time.sleep(rest)
         return run.lives
 
     def _wait_for_saving(self, run: LiveRun, newest: int) -> bool:
@@ -236,6 +254,12 @@ def kill_and_finish(
             break
         report()
     killer.finish(reference)
+
+
+def _steps_done(save: Path) -> int:
+    """Training steps that all starts together have reported, those done again counted again."""
+    path = save / METRICS_FILE
+    return sum("loss" in line for line in read_metrics(path)) if path.exists() else 0
 
 
 def _damage(root: Path, step: int) -> list[str]:

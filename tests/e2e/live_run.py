@@ -23,6 +23,7 @@ import torch
 
 from megatron_core.training.console import LOGGER_NAME
 from megatron_core.training.pretrain import pretrain
+from tests.rank_pool import PRELOAD
 
 TINY = (
     "--num-layers 2 --hidden-size 16 --num-attention-heads 2 --seq-length 8 --max-position-embeddings 8 --mock-data "
@@ -96,7 +97,7 @@ class LiveRun:
 @functools.cache
 def _context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload(list(PRELOAD))
     return context
 
 

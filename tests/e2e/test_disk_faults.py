@@ -28,13 +28,28 @@ Events = Mapping[int, Callable[[], object]]
 Run = Callable[[Path, str, Events], tuple[int, str]]
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """A run of one process, here: what it saves to, flags, and what happens right after which steps, before they are
-    saved. Returns exit code and everything said."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def straight(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a run without any disturbance has saved."""
+    save = tmp_path_factory.mktemp("straight")
+    assert pretrain(f"{FLAGS} --save {save}".split(), time.monotonic()) == 0
+    return save
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """A run of one process, here: what it saves to, flags, and what happens right after which steps, before they are
+    saved. Returns exit code and everything said."""
     report_step = Report.step
 
     def run(save: Path, flags: str, events: Events) -> tuple[int, str]:
@@ -47,8 +62,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         out, err = capsys.readouterr()
         return code, out + err
 
-    yield run
-    torch.set_num_threads(threads)
+    return run
 
 
 @dataclass(frozen=True)
@@ -100,14 +114,6 @@ def assert_ended(save: Path, step: int) -> None:
     ending = json.loads((save / "exit.json").read_text())
     assert ending == {"code": 0, "reason": "finished", "step": step, "checkpoint_step": step}
     assert finished(save)[-1] == step
-
-
-@pytest.fixture
-def straight(run: Run, tmp_path: Path) -> Path:
-    """Where a run without any disturbance has saved."""
-    code, said = run(tmp_path / "straight", "", {})
-    assert code == 0, said
-    return tmp_path / "straight"
 
 
 @pytest.mark.parametrize("flags", ["", "--no-async-save"])
