@@ -49,8 +49,14 @@ def _rotary(config: RunConfig, world: int) -> Iterator[str]:
 
 
 def _activation(config: RunConfig, world: int) -> Iterator[str]:
-    if config.model.swiglu and config.model.squared_relu:
+    model = config.model
+    if model.swiglu and model.squared_relu:
         yield "--swiglu and --squared-relu exclude each other: choose one"
+    if model.ffn_size == 0:
+        yield (
+            f"--swiglu makes the MLP 8/3 of --hidden-size {model.hidden_size} wide, rounded down to a multiple of 64, "
+            "which is 0: set --ffn-hidden-size"
+        )
 
 
 def _vocabulary(config: RunConfig, world: int) -> Iterator[str]:
@@ -68,6 +74,6 @@ RULES = (
     Rule(_heads, "hidden_size num_attention_heads num_query_groups"),
     Rule(_positions, "seq_length max_position_embeddings"),
     Rule(_rotary, "hidden_size num_attention_heads kv_channels rotary_percent"),
-    Rule(_activation),
+    Rule(_activation, "hidden_size ffn_hidden_size"),
     Rule(_vocabulary, "vocab_size padded_vocab_size tensor_model_parallel_size"),
 )

@@ -17,6 +17,7 @@ ROPE = {"position_embedding_type": "rope"}
         ({**ROPE, "rotary_percent": 0.4}, "--rotary-percent 0.4 of a head's 8 dimensions is 3, which must be even"),
         ({**ROPE, "kv_channels": 1}, "1 dimensions is 1, which must be even and at least 2"),
         ({"swiglu": True, "squared_relu": True}, "--swiglu and --squared-relu exclude each other"),
+        ({"swiglu": True, "hidden_size": 16}, "a multiple of 64, which is 0: set --ffn-hidden-size"),
         ({"padded_vocab_size": 99}, "--padded-vocab-size 99 is less than --vocab-size 100"),
     ],
 )
