@@ -5,9 +5,11 @@
 #     launch RUN_DIRECTORY PROGRAM [ARGUMENT ...]
 #
 # runs `python PROGRAM ARGUMENT ... --save RUN_DIRECTORY --load RUN_DIRECTORY --exit-signal-handler` as every task of the
-# job and leaves as RUN_DIRECTORY/exit.json tells: 75, stopped by a signal with a checkpoint saved, goes back into the
-# queue and resumes when its turn comes; any other code is the job's. A run that died left no exit.json: it goes back
-# only if it had saved a checkpoint since it started, so that one that always dies at once does not come back for ever.
+# job and ends the job as RUN_DIRECTORY/exit.json tells, or where a run left none, its own exit code:
+#   75     stopped by a signal with a checkpoint saved: back into the queue, to resume when its turn comes
+#   0, 2   finished, or refused for its configuration or input: the job ends with that code
+#   else   it died: back into the queue if it saved a checkpoint since it started. One that died before that would die
+#          again, and does not come back for ever.
 #
 # Set before sbatch, where they are needed:
 #   PYTHON            the interpreter; unset: .venv/bin/python
@@ -106,15 +108,18 @@ leave() {
     if [[ -e $run/exit.json ]]; then
         cat "$run/exit.json"
         [[ $(<"$run/exit.json") =~ \"code\":\ *([0-9]+) ]] && code=${BASH_REMATCH[1]}
-        ((code == 75)) || exit "$code"
-    elif ((code == 0 || code == 2)); then
-        exit "$code" # it had nothing to do, or was refused before it started and would be refused again
-    elif [[ -z $(find "$run" -mindepth 2 -maxdepth 2 -name manifest.json -newer "$mark" -print -quit) ]]; then
-        echo "the run died with code $code before it saved a checkpoint: not requeued" >&2
-        exit "$code"
-    else
-        echo "the run died with code $code: requeued, to resume from its newest checkpoint" >&2
     fi
+    case $code in
+        75) ;;
+        0 | 2) exit "$code" ;;
+        *)
+            if [[ -z $(find "$run" -mindepth 2 -maxdepth 2 -name manifest.json -newer "$mark" -print -quit) ]]; then
+                echo "the run died with code $code before it saved a checkpoint: not requeued" >&2
+                exit "$code"
+            fi
+            echo "the run died with code $code: requeued, to resume from its newest checkpoint" >&2
+            ;;
+    esac
     scontrol requeue "$SLURM_JOB_ID" || exit "$code"
     sleep 60 # Slurm ends this script, and the job with it, within seconds
 }

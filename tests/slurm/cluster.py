@@ -27,10 +27,8 @@ AuthType=auth/munge
 AuthInfo=socket={folder}/munge/socket,cred_expire=5
 StateSaveLocation={folder}/state
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmctldLogFile={folder}/slurmctld.log
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmdSpoolDir={folder}/spool-%n
-SlurmdLogFile={folder}/slurmd-%n.log
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -108,7 +106,7 @@ class Cluster:
                 daemon.wait(_WAIT_S)
 
     def _daemon(self, *command: str) -> None:
-        with (self.folder / f"daemon-{len(self._daemons)}-{command[0]}.log").open("wb") as output:
+        with (self.folder / f"{len(self._daemons)}-{command[0]}.log").open("wb") as output:
             self._daemons.append(
                 subprocess.Popen(command, env=self.environment, stdout=output, stderr=subprocess.STDOUT)
             )
@@ -148,8 +146,8 @@ class Cluster:
             assert time.monotonic() < deadline, f"not so after {seconds:.0f} s: {what}\n{self.logs()}"
             time.sleep(0.1)
 
-    def logs(self, lines: int = 40) -> str:
-        """The last lines of every daemon's log."""
+    def logs(self, lines: int = 25) -> str:
+        """The last lines of what every daemon said."""
         return "\n".join(
             f"== {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
             for path in sorted(self.folder.glob("*.log"))

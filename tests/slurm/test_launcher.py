@@ -8,7 +8,7 @@ from pathlib import Path
 
 from megatron_core.training.launch import Launch, detect
 from tests.slurm.cluster import Cluster
-from tests.slurm.sbatch_script import ROOT
+from tests.slurm.sbatch_script import FOLDER, ROOT
 
 WRITE = """\
 import json, os, sys
@@ -45,6 +45,14 @@ def write_job(path: Path, *lines: str) -> str:
 def environment(path: Path) -> Mapping[str, str]:
     variables: dict[str, str] = json.loads(path.read_text())
     return variables
+
+
+def test_slurm_understands_what_every_script_asks_for(cluster: Cluster) -> None:
+    """But for its size, which only a cluster of that size can grant."""
+    small = ["--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=1", "--gpus-per-node=0", "--mem=0"]
+    for script in sorted(FOLDER.glob("*.sbatch")):
+        array = ["--array=0-1"] if script.stem == "preprocess_array" else []
+        cluster.run("sbatch", "--test-only", *small, *array, str(script), cwd=ROOT)
 
 
 def test_ranks_are_what_a_step_started(cluster: Cluster, tmp_path: Path) -> None:

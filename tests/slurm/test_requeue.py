@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo job on two nodes of a real Slurm, warned in the middle: it saves, goes back into the queue, resumes and ends
-with the losses, weights and moments of a job that nobody disturbed, bit for bit, dropout on."""
+"""The demo job on two nodes of a real Slurm, warned in the middle or with a rank killed: it goes back into the queue,
+resumes and ends with the losses, weights and moments of a job that nobody disturbed, bit for bit, dropout on."""
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.slurm.cluster import Cluster
@@ -15,7 +19,7 @@ from tests.slurm.sbatch_script import FOLDER, ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-STEPS, WARNED_AFTER = 150, 30
+STEPS, WARNED_AFTER, SAVED = 150, 30, 50
 MODEL = f"""
     --num-layers 2 --hidden-size 64 --seq-length 64 --max-position-embeddings 64 --hidden-dropout 0.1
     --tensor-model-parallel-size 2 --pipeline-model-parallel-size 1 --micro-batch-size 2 --global-batch-size 8
@@ -85,15 +89,44 @@ def test_a_warned_job_ends_as_one_that_nobody_disturbed(
     metrics = run / "metrics.jsonl"
     cluster.until("the run is under way", lambda: metrics.exists() and len(losses(run)) > WARNED_AFTER, 150)
     cluster.run("scancel", "--batch", "--signal=USR1", str(job))
-    told = cluster.wait(job, "COMPLETED", 150)
+    cluster.wait(job, "COMPLETED", 150)
     log = said(run)
-    assert told["Restarts"] == "1", log
     first_end = json.loads(next(line for line in log.splitlines() if line.startswith('{"code"')))
     assert first_end["code"] == 75 and WARNED_AFTER < first_end["step"] < STEPS, log
-    assert json.loads((run / "exit.json").read_text())["code"] == 0
-    assert losses(run) == losses(straight), log
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines() if "grad_norm" in line]
     assert steps == list(range(1, STEPS + 1)), "no step was done twice: it saved the step at which it stopped"
+    assert_ended_alike(cluster, job, run, straight)
+
+
+def test_a_job_that_lost_a_rank_goes_on_from_its_newest_checkpoint(
+    cluster: Cluster, straight: Path, text: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    job = submit(cluster, SRUN, run, text)
+    manifest = run / f"step_{SAVED:08}" / "manifest.json"
+    cluster.until("a checkpoint is saved", manifest.exists, 150)
+    os.kill(process_of_rank(3, job), signal.SIGKILL)
+    cluster.wait(job, "COMPLETED", 150)
+    assert "requeued, to resume from its newest checkpoint" in said(run)
+    assert_ended_alike(cluster, job, run, straight)
+
+
+def process_of_rank(rank: int, job: int) -> int:
+    """Process number of a rank on this machine."""
+    wanted = {"SLURM_JOB_ID": str(job), "SLURM_PROCID": str(rank)}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if "pretrain_gpt.py" in process.cmdline() and wanted.items() <= process.environ().items():
+                return process.pid
+    raise AssertionError(f"job {job} has no process of rank {rank}")
+
+
+def assert_ended_alike(cluster: Cluster, job: int, run: Path, straight: Path) -> None:
+    """One restart, the end of the program, the same losses and the same bytes of state."""
+    log = said(run)
+    assert cluster.job(job)["Restarts"] == "1", log
+    assert json.loads((run / "exit.json").read_text())["code"] == 0
+    assert losses(run) == losses(straight), log
     last = f"step_{STEPS:08}"
     files = sorted(path.name for path in (straight / last).glob("*.safetensors"))
     assert files == [f"rank_{rank:05}.safetensors" for rank in range(4)]

@@ -99,7 +99,7 @@ def test_the_lead_time_of_a_warning_covers_two_steps_and_a_save() -> None:
 
 
 EXIT = 'echo \'{{"code": {code}, "reason": "x", "step": 7}}\' >"$RUN/exit.json"; exit {status}'
-SAVED = 'mkdir -p "$RUN/step_00000007"; touch -d "{when}" "$RUN/step_00000007/manifest.json"; exit {status}'
+SAVED = 'mkdir -p "$RUN/step_00000007"; touch -d "{when}" "$RUN/step_00000007/manifest.json"'
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,12 @@ SAVED = 'mkdir -p "$RUN/step_00000007"; touch -d "{when}" "$RUN/step_00000007/ma
         (EXIT.format(code=75, status=75), None, True),
         (EXIT.format(code=75, status=1), None, True),  # torchrun knows no 75
         (EXIT.format(code=1, status=1), 1, False),
+        (EXIT.format(code=2, status=1), 2, False),
         ("exit 2", 2, False),
         ("exit 137", 137, False),
-        (SAVED.format(when="next minute", status=137), None, True),
-        (SAVED.format(when="yesterday", status=137), 137, False),
+        (SAVED.format(when="next minute") + "; exit 137", None, True),
+        (SAVED.format(when="yesterday") + "; exit 137", 137, False),
+        (SAVED.format(when="next minute") + "; " + EXIT.format(code=1, status=1), None, True),
         ("rm -rf $RUN; exit 1", 1, False),
     ],
 )
