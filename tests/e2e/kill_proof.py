@@ -131,12 +131,14 @@ class Killer:
         newest, done, tally = self._newest(), _steps_done(self._save), self._tally
         with self._start() as run:
             came = self._wait_for_any(run, done, newest) if moment == "any" else self._wait_for_saving(run, newest)
+            rank = self._random.randrange(RANKS)
+            came = came and run.kill(rank)
             if came:
-                rank = self._random.randrange(RANKS)
-                run.kill(rank)
                 doing = self._doing(run)
                 tally.killed_while[doing] += 1
                 self._see_the_others_end(run, rank, doing)
+            else:
+                self._see_the_end(run)
             self._judge(run, newest)
         self._check_what_is_left()
         return came
@@ -145,9 +147,7 @@ class Killer:
         """Start the run once more, let it come to its end, and compare it with the straight one in `reference`."""
         newest, tally = self._newest(), self._tally
         with self._start() as run:
-            codes = run.wait(_RUN_S)
-            if codes != [0] * RANKS:
-                self._problem(f"the last start ended with {codes}: {run.said()[-2000:]}")
+            self._see_the_end(run)
             self._judge(run, newest)
         self._check_what_is_left()
         tally.finished += 1
@@ -214,8 +214,13 @@ class Killer:
         tally = self._tally
         tally.slowest_end_s = max(tally.slowest_end_s, time.monotonic() - begin)
         tally.codes.update(code for rank, code in enumerate(codes) if rank != killed)
-        if any(code == 0 for rank, code in enumerate(codes) if rank != killed):
+        if any(code == 0 for rank, code in enumerate(codes) if rank != killed) and self._newest() < self._victim.steps:
             self._problem(f"killed while {doing}, but the others ended as if all was well: {codes}")
+
+    def _see_the_end(self, run: LiveRun) -> None:
+        codes = run.wait(_RUN_S)
+        if codes != [0] * RANKS:
+            self._problem(f"ended with {codes} though nobody was killed: {run.said()[-2000:]}")
 
     def _judge(self, run: LiveRun, newest: int) -> None:
         """Look at which checkpoint a start took, if it lived so long."""

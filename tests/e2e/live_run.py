@@ -41,11 +41,13 @@ class LiveRun:
     """One start of a run on this machine. Use as a context manager: no rank outlives it."""
 
     def __init__(self, flags: str, world_size: int, folder: Path) -> None:
-        """`folder`: where what the ranks say goes; what an earlier start has said there is overwritten."""
+        """`folder`: where what the ranks say goes; what an earlier start has said there is removed."""
         folder.mkdir(parents=True, exist_ok=True)
         self.started = time.time()
         """When it was started, in seconds since 1970, as files have it."""
         self._logs = [folder / f"rank{rank}.log" for rank in range(world_size)]
+        for log in self._logs:
+            log.unlink(missing_ok=True)  # not left to the ranks, which may be killed before
         variables = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         self._processes = [
             _context().Process(target=_run_rank, args=(flags, {**variables, "RANK": str(rank)}, log), daemon=True)
@@ -70,10 +72,11 @@ class LiveRun:
         """Whether all ranks are still there."""
         return all(code is None for code in self.codes)
 
-    def kill(self, rank: int) -> None:
-        """End a rank as a machine that loses power does."""
+    def kill(self, rank: int) -> bool:
+        """End a rank as a machine that loses power does; False where it had ended by itself."""
         self._processes[rank].kill()
         self._processes[rank].join()
+        return self._processes[rank].exitcode == -signal.SIGKILL
 
     def kill_all(self) -> None:
         """End what is left of the run."""
