@@ -4,7 +4,6 @@
 import json
 import os
 import resource
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,8 @@ from tests.e2e.same_run import differences
 
 STEPS = 7
 FLAGS = f"{TINY} --train-iters {STEPS} --save-interval 1"
+LAST_WHOLE = ([1], [2])
+"""Where the disk is full after step 3, and one is kept: that of step 2 may still be being written then."""
 Events = Mapping[int, Callable[[], object]]
 Run = Callable[[Path, str, Events], tuple[int, str]]
 
@@ -127,7 +128,7 @@ def test_ckp_03_a_full_disk_costs_saves_until_there_is_space(run: Run, disk: Dis
 
     code, said = run(disk.save, f"--most-recent-k 1 {flags}", {3: disk.fill, 6: free})
     assert code == 0, said
-    assert seen == [2] and finished(disk.save) == [STEPS]
+    assert seen in LAST_WHOLE and finished(disk.save) == [STEPS]
     for step in (3, 4):
         assert f"the checkpoint of step {step} was not saved: cannot write" in said
     assert (disk.reason in said and "training goes on" in said) or flags
@@ -141,10 +142,11 @@ def test_ckp_03_a_disk_that_stays_full_ends_the_run_with_1_and_keeps_what_there_
     code, said = run(disk.save, "--most-recent-k 1", {3: disk.fill})
     assert code == 1
     assert "finished, but the last checkpoint was not saved" in said
-    assert finished(disk.save) == [2]
+    kept = finished(disk.save)
+    assert kept in LAST_WHOLE
     disk.free()
     code, said = run(disk.save, "--most-recent-k 1", {})
-    assert code == 0 and "step_00000002" in said
+    assert code == 0 and f"loaded weights, optimizer and state from {disk.save}/step_0000000{kept[0]}" in said
     assert_ended(disk.save, STEPS)
     assert list(differences(disk.save, straight, STEPS)) == []
 
@@ -154,13 +156,13 @@ def test_a_full_disk_stops_a_run_that_shall_not_go_on_without_saving(run: Run, d
     code, said = run(disk.save, f"--stop-on-save-failure {flags}", {3: disk.fill})
     assert code == 1, said
     assert disk.reason in said and "stop_on_save_failure" in said
-    assert finished(disk.save) == [1, 2] and steps_told(disk.save)[-1] < STEPS
+    assert finished(disk.save) in ([1], [1, 2]) and steps_told(disk.save)[-1] < STEPS
 
 
 def test_a_directory_that_vanishes_is_made_again(run: Run, straight: Path, tmp_path: Path) -> None:
     """A save that is under way may be hit or not; the ones after it are whole, and the loss of the metrics is told."""
     save = tmp_path / "save"
-    code, said = run(save, "", {3: lambda: shutil.rmtree(save)})
+    code, said = run(save, "", {3: lambda: save.rename(tmp_path / "gone")})
     assert code == 0, said
     assert "metrics.jsonl is gone" in said
     assert finished(save)[-4:] == [4, 5, 6, 7] and steps_told(save) == [4, 5, 6, 7]
