@@ -13,10 +13,10 @@ from tests.e2e.live_run import TINY
 
 def test_killed_ranks_cost_nothing_but_time(tmp_path: Path) -> None:
     victim = Victim(
-        name="tp 2",
+        name="dp 2",
         flags=f"{TINY} --eval-iters 1",
-        steps=16,
-        layouts=("--tensor-model-parallel-size 2",),
+        steps=14,
+        layouts=("",),
         saving="--save-interval 1 --most-recent-k 2",
         eval_interval=4,
     )
