@@ -11,8 +11,12 @@ Precision = Literal["fp64", "fp32", "bf16", "fp16"]
 class OptimConfig:
     """Everything that turns gradients into new weights."""
 
-    optimizer: Literal["adam"] = "adam"
-    """AdamW: decoupled weight decay, none on norms and biases."""
+    optimizer: Literal["adam", "onebit-adam"] = "adam"
+    """AdamW: decoupled weight decay, none on norms and biases. onebit-adam: the same until --onebit-freeze-step, then
+    with a fixed variance and momentum exchanged over data parallelism in one bit an element: for slow networks."""
+    onebit_freeze_step: int | None = None
+    """Updates before 1-bit Adam's variance is fixed and compression starts (required with it): 15-25 % of the run, and
+    not before the end of the learning rate's warm-up."""
     lr: float = 0.0
     """Peak learning rate (required)."""
     min_lr: float = 0.0

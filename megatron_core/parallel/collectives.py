@@ -118,6 +118,19 @@ def reduce_scatter(tensor: torch.Tensor, group: Group) -> torch.Tensor:
     return out
 
 
+def all_to_all_async(tensor: torch.Tensor, group: Group) -> tuple[torch.Tensor, Work]:
+    """Start sending rows [i * n, (i + 1) * n) of `tensor` [size * n, ...] to member i; its rows come in their place."""
+    if group.size == 1:
+        return tensor, DONE
+    assert tensor.shape[0] % group.size == 0, f"{tensor.shape[0]} rows cannot be dealt to {group.size} ranks"
+    tensor = tensor.contiguous()
+    out = torch.empty_like(tensor)
+    call = group.log.begin("all_to_all", group.name, group.ranks)
+    work = dist.all_to_all_single(out, tensor, group=group.handle, async_op=True)
+    group.log.leave()
+    return out, _Logged(work, call, group.log)
+
+
 def broadcast(tensor: torch.Tensor, group: Group, source: int = 0) -> torch.Tensor:
     """Overwrite `tensor` with that of the member at coordinate `source`, and return it."""
     if group.size > 1:

@@ -21,7 +21,7 @@ def test_alone_everything_is_the_identity() -> None:
     x = torch.randn(4, 2)
     for collective in (c.all_reduce, c.all_gather, c.reduce_scatter, c.broadcast):
         assert collective(x, group) is x
-    for started in (c.all_gather_async, c.reduce_scatter_async):
+    for started in (c.all_gather_async, c.reduce_scatter_async, c.all_to_all_async):
         out, work = started(x, group)
         work.wait()
         assert out is x and work.is_completed()
@@ -59,6 +59,17 @@ def test_reduce_scatter_is_a_slice_of_the_sum(ctx: ParallelContext) -> None:
         c.reduce_scatter(torch.zeros(n + 1), ctx.world)
 
 
+@ranks(2, 3)
+def test_all_to_all_transposes_blocks_of_rows(ctx: ParallelContext) -> None:
+    n, me = ctx.world.size, ctx.world.coordinate
+    out, work = c.all_to_all_async(_rows(ctx, 2 * n), ctx.world)
+    work.wait()
+    mine = torch.arange(4.0 * n).view(2 * n, 2)[2 * me : 2 * me + 2]
+    assert torch.equal(out, torch.cat([mine + 100 * rank for rank in ctx.world.ranks]))
+    with pytest.raises(AssertionError, match="rows cannot be dealt"):
+        c.all_to_all_async(torch.zeros(n + 1), ctx.world)
+
+
 @ranks(4, tp=2, pp=2)
 def test_broadcast_speaks_of_coordinates_not_ranks(ctx: ParallelContext) -> None:
     x = torch.tensor([float(ctx.rank)])
@@ -87,4 +98,5 @@ def test_no_deprecation_warnings(ctx: ParallelContext) -> None:
         warnings.simplefilter("error")
         c.all_gather(torch.ones(2), ctx.world)
         c.reduce_scatter(torch.ones(2), ctx.world)
+        c.all_to_all_async(torch.ones(2), ctx.world)[1].wait()
         c.barrier(ctx.world)

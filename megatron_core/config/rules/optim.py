@@ -75,10 +75,28 @@ def _precision(config: RunConfig, world: int) -> Iterator[str]:
         yield f"--min-loss-scale {optim.min_loss_scale} is above --initial-loss-scale {optim.initial_loss_scale}"
 
 
+def _onebit(config: RunConfig, world: int) -> Iterator[str]:
+    optim, length = config.optim, config.training.train_iters
+    freeze = optim.onebit_freeze_step
+    if optim.optimizer != "onebit-adam":
+        if freeze is not None:
+            yield f"--onebit-freeze-step {freeze} needs --optimizer onebit-adam"
+        return
+    advice = "" if length is None else f" ({max(length // 5, 1)} of --train-iters {length})"
+    if freeze is None:
+        yield f"--optimizer onebit-adam needs --onebit-freeze-step: 15 to 25 % of the run's updates{advice}"
+    elif length is not None and freeze >= length:
+        yield (
+            f"--onebit-freeze-step {freeze} is not before the end of the run, so that nothing would be compressed: set "
+            f"15 to 25 % of its updates{advice}, or --optimizer adam"
+        )
+
+
 RULES = (
     Rule(_schedule_units, "train_iters train_samples"),
     Rule(_warmup, "train_iters train_samples lr_decay_iters lr_decay_samples lr_warmup_fraction"),
     Rule(_rates, "lr min_lr lr_warmup_init"),
     Rule(_weight_decay, "weight_decay start_weight_decay end_weight_decay"),
     Rule(_precision, "loss_scale min_loss_scale initial_loss_scale"),
+    Rule(_onebit, "train_iters onebit_freeze_step"),
 )

@@ -2,6 +2,7 @@
 import pytest
 
 SAMPLES = {"train_iters": None, "train_samples": 1000}
+ONEBIT = {"optimizer": "onebit-adam", "onebit_freeze_step": 20}
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,9 @@ SAMPLES = {"train_iters": None, "train_samples": 1000}
         ({"end_weight_decay": 0.1}, "need --weight-decay-incr-style linear or cosine"),
         ({"weight_decay_incr_style": "linear", "end_weight_decay": 0.1}, "linear needs --start-weight-decay and"),
         ({"bf16": True, "fp64": True}, "--bf16 and --fp64 exclude each other: choose one precision"),
+        ({"optimizer": "onebit-adam"}, "needs --onebit-freeze-step: 15 to 25 % of the run's updates (20 of"),
+        ({**ONEBIT, "onebit_freeze_step": 100}, "--onebit-freeze-step 100 is not before the end of the run"),
+        ({"onebit_freeze_step": 20}, "--onebit-freeze-step 20 needs --optimizer onebit-adam"),
         ({"fp16": True, "min_loss_scale": 8.0, "initial_loss_scale": 4.0}, "--min-loss-scale 8.0 is above"),
     ],
 )  # fmt: skip
@@ -37,6 +41,8 @@ def test_each_rule(complaints, values, part):
         {"lr_decay_style": "WSD", "lr_wsd_decay_iters": 10},
         {"weight_decay_incr_style": "cosine", "start_weight_decay": 0.0, "end_weight_decay": 0.1},
         {"start_weight_decay": 0.01, "end_weight_decay": 0.01},
+        ONEBIT,
+        {**SAMPLES, **ONEBIT, "onebit_freeze_step": 1000},  # steps there are not known from samples alone
         {"bf16": True, "initial_loss_scale": 0.5},  # read only with fp16, and scripts have it
     ],
 )
