@@ -7,24 +7,27 @@ Of a tensor that several places of tp x pp hold, one counts; what the dp replica
 from collections.abc import Sequence
 
 from megatron_core.checkpoint.held import Held
+from megatron_core.checkpoint.rectangle import Rectangle
 from megatron_core.checkpoint.shard_map import Part, deal
 from megatron_core.checkpoint.writer import Shard
 from megatron_core.parallel.context import Group
 
 
 def dealt_shards(held: Sequence[Held], dp: Group) -> list[Shard]:
-    """This rank's share; `held` is alike on all members of `dp`. Values are views of the held ones."""
-    by_name = {tensor.name: tensor for tensor in held if tensor.counted}
+    """This rank's share: what it alone holds, and its part of what all members of `dp` do, which is listed alike.
+
+    Values are views of the held ones.
+    """
+    alone = [_shard(tensor, tensor.rectangle) for tensor in held if tensor.counted and not tensor.replicated]
+    shared = {tensor.name: tensor for tensor in held if tensor.counted and tensor.replicated}
     parts = [
         Part(name=tensor.name, rectangle=tensor.rectangle, itemsize=tensor.values.element_size())
-        for tensor in by_name.values()
+        for tensor in shared.values()
     ]
-    # What one replica alone owned would be written by it, and its bytes stand here; nothing is yet.
-    owned_bytes = [0] * dp.size
-    mine = deal(parts, owned_bytes)[dp.coordinate]
-    return [_shard(by_name[part.name], part) for part in mine]
+    mine = deal(parts, dp.size)[dp.coordinate]
+    return alone + [_shard(shared[part.name], part.rectangle) for part in mine]
 
 
-def _shard(tensor: Held, part: Part) -> Shard:
-    values = tensor.values.detach()[part.rectangle.slices(tensor.rectangle.start)]
-    return Shard(name=tensor.name, shape=tensor.shape, rectangle=part.rectangle, values=values)
+def _shard(tensor: Held, rectangle: Rectangle) -> Shard:
+    values = tensor.values.detach()[rectangle.slices(tensor.rectangle.start)]
+    return Shard(name=tensor.name, shape=tensor.shape, rectangle=rectangle, values=values)

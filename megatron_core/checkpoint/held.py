@@ -5,12 +5,13 @@ Names: "model/<parameter>" for weights, "adam_m/…" and "adam_v/…" for Adam's
 16-bit weights. A layout shows only in the rectangles.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from megatron_core.checkpoint.rectangle import Rectangle, whole
+from megatron_core.checkpoint.rectangle import Rectangle, flat_range_to_rectangles, whole
 from megatron_core.data_parallel.flat_bucket import FlatBucket
 from megatron_core.optim.mixed_precision import MixedPrecisionAdamW
 from megatron_core.tensor_parallel.shard_spec import ShardSpec
@@ -18,7 +19,7 @@ from megatron_core.tensor_parallel.shard_spec import ShardSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """One tensor as this rank holds it."""
+    """A rectangle of one tensor as this rank holds it."""
 
     name: str
     """Name in the checkpoint."""
@@ -30,20 +31,29 @@ class Held:
     """View of the rank's storage, of the rectangle's shape: vocabulary padding is not in it."""
     counted: bool
     """Whether this place of tp x pp is the one that saves it; every dp replica of a place says alike."""
+    replicated: bool
+    """Whether the other dp replicas of the place hold the same; else it is this one's alone (ZeRO-1)."""
 
 
 def held_tensors(buckets: Sequence[FlatBucket], optimizer: MixedPrecisionAdamW, *, with_optim: bool) -> list[Held]:
-    """Everything that this rank holds, the weights alone without `with_optim`; in one order on all dp replicas."""
+    """Everything that this rank holds, the weights alone without `with_optim`.
+
+    What is replicated is listed alike on all dp replicas. The part of an optimizer tensor that a rank owns may be any
+    stretch of its elements and is then several rectangles, hence entries, of one name.
+    """
     found: list[Held] = []
     for bucket, state in zip(buckets, optimizer.states, strict=True):
         assert state.bucket is bucket, "the optimizer has other buckets, or the same in another order"
-        sections = {"model": bucket.weights}
-        if with_optim:
-            sections |= {"adam_m": state.moments.m, "adam_v": state.moments.v}
-            if state.master is not bucket.weights:
-                sections["master"] = state.master
+        for spec, local in bucket.views(bucket.weights):
+            found += _held("model", spec, 0, local.reshape(-1), replicated=True)
+        if not with_optim:
+            continue
+        sections = {"adam_m": state.moments.m, "adam_v": state.moments.v}
+        if state.has_master:
+            sections["master"] = state.master
         for section, flat in sections.items():
-            found += [_held(section, spec, local) for spec, local in bucket.views(flat) if spec_rectangle(spec).volume]
+            for spec, first, owned in bucket.owned_views(flat):
+                found += _held(section, spec, first, owned, replicated=not bucket.sharded)
     return found
 
 
@@ -53,11 +63,21 @@ def spec_rectangle(spec: ShardSpec) -> Rectangle:
     return everything if spec.dim is None else everything.rows(spec.dim, spec.start, spec.stop)
 
 
-def _held(section: str, spec: ShardSpec, local: torch.Tensor) -> Held:
-    return Held(
-        name=f"{section}/{spec.name}",
-        shape=spec.shape,
-        rectangle=spec_rectangle(spec),
-        values=spec.real(local),
-        counted=spec.counted,
-    )
+def _held(section: str, spec: ShardSpec, first: int, flat: torch.Tensor, *, replicated: bool) -> list[Held]:
+    """`flat`: elements of the rank's slice from number `first` on. Vocabulary padding is at the slice's end."""
+    origin = spec_rectangle(spec).start
+    end = min(first + len(flat), math.prod(spec.local_shape))
+    found = []
+    for part in flat_range_to_rectangles(spec.local_shape, min(first, end), end):
+        values, flat = flat[: part.volume], flat[part.volume :]
+        found.append(
+            Held(
+                name=f"{section}/{spec.name}",
+                shape=spec.shape,
+                rectangle=part.shifted(origin),
+                values=values.view(part.shape),
+                counted=spec.counted,
+                replicated=replicated,
+            )
+        )
+    return found

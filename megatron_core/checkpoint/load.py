@@ -29,20 +29,21 @@ def load_tensors(chosen: Chosen, held: Sequence[Held], ctx: ParallelContext, *, 
     `chosen` where a part of that is damaged. Raises CheckpointError on every rank where tensors do not fit, or nothing
     older is whole; `held` then holds nothing of use.
     """
-    expected = union_of_shapes({tensor.name: tensor.shape for tensor in held}, ctx)
+    weights = {tensor.name: tensor.shape for tensor in held if tensor.name.startswith(_MODEL)}
+    weights = dict(union_of_shapes(weights, ctx))
     while True:
-        require_fit(chosen.manifest, expected, with_optim=with_optim)
+        require_fit(chosen.manifest, weights, with_optim=with_optim)
         reason = first_failure(_fill(chosen, held, with_optim=with_optim), ctx)
         if reason is None:
             return chosen
         chosen = _older(chosen, reason, ctx)
 
 
-def require_fit(manifest: Manifest, expected: Shapes, *, with_optim: bool) -> None:
+def require_fit(manifest: Manifest, weights: Shapes, *, with_optim: bool) -> None:
     """Raise CheckpointError unless the checkpoint holds what the run's tensors are filled from, and nothing else.
 
-    expected: global shapes of all tensors of the run. Masters are what the checkpoint has, whatever the run has: the
-    weights are the same numbers.
+    weights: global shapes of all of the run's, "model/…"; of each there are moments of the same shape. Masters are what
+    the checkpoint has, whatever the run has: the weights are the same numbers.
     """
     sections = {entry.name.partition("/")[0] for entry in manifest.tensors}
     if with_optim and sections.isdisjoint(_MOMENTS):
@@ -50,31 +51,37 @@ def require_fit(manifest: Manifest, expected: Shapes, *, with_optim: bool) -> No
             f"the checkpoint of step {manifest.step} holds no optimizer state (--no-save-optim, or an average): load "
             "its weights alone with --no-load-optim, or with --finetune from step 0"
         )
-    wanted = {name: shape for name, shape in expected.items() if not name.startswith(_MASTER)}
-    compared = ["model", *_MOMENTS] if with_optim else ["model"]
-    if with_optim and "master" in sections:
-        compared.append("master")
-        wanted |= {_MASTER + name[len(_MODEL) :]: s for name, s in expected.items() if name.startswith(_MODEL)}
+    compared = ["model"]
+    if with_optim:
+        compared += [*_MOMENTS, *(["master"] if "master" in sections else [])]
+    wanted = {
+        f"{section}/{name.removeprefix(_MODEL)}": shape for section in compared for name, shape in weights.items()
+    }
     require_match(manifest, wanted, compared)
 
 
 def _fill(chosen: Chosen, held: Sequence[Held], *, with_optim: bool) -> str | None:
     """Read all of `held`; why that failed, or None. Any failure counts as damage: another checkpoint may be whole."""
     stored = {entry.name for entry in chosen.manifest.tensors}
-    masters = {tensor.name.removeprefix(_MASTER): tensor.values for tensor in held if tensor.name.startswith(_MASTER)}
-    followers = []  # 16-bit weights, cast from their masters once those are there
+    masters = {
+        (tensor.name.removeprefix(_MASTER), tensor.rectangle): tensor.values
+        for tensor in held
+        if tensor.name.startswith(_MASTER)
+    }
+    followers = []  # 16-bit weights, cast from their masters once those are there, which saves reading them twice
     jobs: list[tuple[str, Held]] = []
     for tensor in held:
-        if tensor.name.startswith(_MODEL) and tensor.name.removeprefix(_MODEL) in masters:
-            followers.append(tensor)
+        master = masters.get((tensor.name.removeprefix(_MODEL), tensor.rectangle))
+        if tensor.name.startswith(_MODEL) and master is not None:
+            followers.append((tensor.values, master))
         else:
             jobs.append((_widest(tensor.name, stored) if with_optim else tensor.name, tensor))
     try:
         _read(chosen, jobs)
     except (CheckpointError, OSError) as error:
         return str(error)
-    for tensor in followers:
-        tensor.values.copy_(masters[tensor.name.removeprefix(_MODEL)])
+    for weights, master in followers:
+        weights.copy_(master)
     return None
 
 

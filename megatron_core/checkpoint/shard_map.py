@@ -41,16 +41,15 @@ class Read:
     stop: int
 
 
-def deal(held: Sequence[Part], owned_bytes: Sequence[int], limit: int = PIECE_BYTES) -> list[list[Part]]:
-    """What each replica writes of what all of them hold, in the order of `held`.
+def deal(held: Sequence[Part], replicas: int, limit: int = PIECE_BYTES) -> list[list[Part]]:
+    """What each of so many replicas writes of what all of them hold, in the order of `held`.
 
-    `owned_bytes`, one for each replica: what it writes anyhow because it alone holds it. All replicas compute the same.
+    All replicas compute the same. What each of them alone holds besides (ZeRO-1) is equally much and so no matter.
     """
     blocks = [
         replace(part, rectangle=block) for part in held for block in cut(part.rectangle, max(limit // part.itemsize, 1))
     ]
-    loads = [(load, replica) for replica, load in enumerate(owned_bytes)]
-    heapq.heapify(loads)
+    loads = [(0, replica) for replica in range(replicas)]
     dealt: list[list[int]] = [[] for _ in loads]
     for index in sorted(range(len(blocks)), key=lambda index: -blocks[index].nbytes):
         load, replica = loads[0]

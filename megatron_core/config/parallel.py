@@ -43,6 +43,10 @@ class ParallelConfig:
     """Reduce each gradient bucket while the rest of the last backward still runs."""
     ddp_bucket_size: int | None = None
     """Parameters in one gradient bucket. Unset: max(40 million, 1 million x dp)."""
+    use_distributed_optimizer: bool = False
+    """Share masters, moments and the update out over the data-parallel ranks (ZeRO-1)."""
+    overlap_param_gather: bool = False
+    """Gather updated weights behind the next forward (with --use-distributed-optimizer)."""
     grad_reduce_in_bf16: bool = False
     """Accumulate and reduce gradients in bf16 instead of fp32 (with --bf16)."""
     distributed_backend: Literal["auto", "nccl", "gloo"] = "auto"

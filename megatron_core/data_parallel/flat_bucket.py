@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One bucket's memory: its weights and its gradient accumulator as flat tensors, of which parameters are views."""
+"""One bucket's memory: its weights and its gradient accumulator as flat tensors, of which parameters are views.
+
+With ZeRO-1 (Rajbhandari et al., arXiv:1910.02054) the dp ranks share the update out: each owns an equal range of every
+bucket, whose gradient it gets reduced, whose optimizer state it alone keeps, and whose new weights it gives to the
+others. The range is cut without regard to parameters. Without ZeRO every rank owns all of it.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,43 +13,83 @@ import torch
 from megatron_core.data_parallel.buckets import Bucket
 from megatron_core.tensor_parallel.shard_spec import ShardSpec, SpecParameter
 
+Range = tuple[int, int]
+"""[start, stop) of a bucket's elements."""
+
 
 class FlatBucket:
     """Takes over the storage of its parameters and gives each one a `main_grad` view."""
 
-    def __init__(self, plan: Bucket, parameters: Sequence[SpecParameter], grad_dtype: torch.dtype) -> None:
-        """`parameters`: all of the rank's, in order of declaration; the plan's slots pick from them."""
+    def __init__(
+        self, plan: Bucket, parameters: Sequence[SpecParameter], grad_dtype: torch.dtype, owner: Range = (0, 1)
+    ) -> None:
+        """`parameters`: all of the rank's, in order of declaration; the plan's slots pick from them.
+
+        owner: (coordinate, number) of those who share the bucket out; the flat tensors end in zeros that make it even.
+        """
+        coordinate, owners = owner
+        part = -(-plan.size // owners)
         self.kind = plan.kind
         self.parameters = [parameters[slot.parameter] for slot in plan.slots]
         self.slots = plan.slots
+        self.owned: Range = (coordinate * part, (coordinate + 1) * part)
+        """What this rank updates, the zeros at the end included."""
         first = self.parameters[0]
-        self.weights = torch.empty(plan.size, dtype=first.dtype, device=first.device)
-        self.grads = torch.zeros(plan.size, dtype=grad_dtype, device=first.device)
+        self.weights = torch.zeros(part * owners, dtype=first.dtype, device=first.device)
+        self.grads = torch.zeros(part * owners, dtype=grad_dtype, device=first.device)
         for slot, parameter in zip(plan.slots, self.parameters):
             view = self.weights[slot.start : slot.stop].view(parameter.shape)
             view.copy_(parameter.detach())
             parameter.data = view
             parameter.main_grad = self.grads[slot.start : slot.stop].view(parameter.shape)
+        self.counted_ranges = self._counted_ranges()
+        """Of the owned range, what this rank counts in sums over the model; neighbours are merged."""
 
     @property
     def decayed(self) -> bool:
         """Whether weight decay applies to this bucket."""
         return self.kind.decayed
 
+    @property
+    def sharded(self) -> bool:
+        """Whether others own parts of it."""
+        return self.owned != (0, len(self.weights))
+
+    @property
+    def owned_weights(self) -> torch.Tensor:
+        """The weights that this rank updates, as a view."""
+        return self.weights[slice(*self.owned)]
+
+    @property
+    def owned_grads(self) -> torch.Tensor:
+        """Their gradients, as a view."""
+        return self.grads[slice(*self.owned)]
+
     def views(self, flat: torch.Tensor) -> Iterator[tuple[ShardSpec, torch.Tensor]]:
         """Each parameter's part of a flat tensor that is laid out as `weights`, in the parameter's local shape."""
         for slot, parameter in zip(self.slots, self.parameters):
             yield parameter.spec, flat[slot.start : slot.stop].view(parameter.shape)
 
-    @property
-    def counted_ranges(self) -> list[tuple[int, int]]:
-        """Ranges of the bucket whose elements this rank counts in sums over the model; neighbours are merged."""
-        ranges: list[tuple[int, int]] = []
+    def owned_views(self, flat: torch.Tensor) -> Iterator[tuple[ShardSpec, int, torch.Tensor]]:
+        """Of a flat tensor laid out as `owned_weights`: spec, first element within the parameter, and the values, flat.
+
+        Parameters of which this rank owns nothing are left out.
+        """
+        begin, end = self.owned
         for slot, parameter in zip(self.slots, self.parameters):
-            if not parameter.spec.counted:
+            start, stop = max(slot.start, begin), min(slot.stop, end)
+            if start < stop:
+                yield parameter.spec, start - slot.start, flat[start - begin : stop - begin]
+
+    def _counted_ranges(self) -> list[Range]:
+        ranges: list[Range] = []
+        begin, end = self.owned
+        for slot, parameter in zip(self.slots, self.parameters):
+            start, stop = max(slot.start, begin), min(slot.stop, end)
+            if not parameter.spec.counted or start >= stop:
                 continue
-            if ranges and ranges[-1][1] == slot.start:
-                ranges[-1] = (ranges[-1][0], slot.stop)
+            if ranges and ranges[-1][1] == start:
+                ranges[-1] = (ranges[-1][0], stop)
             else:
-                ranges.append((slot.start, slot.stop))
+                ranges.append((start, stop))
         return ranges

@@ -13,7 +13,7 @@ import torch
 
 from megatron_core.data_parallel.buckets import plan_buckets
 from megatron_core.data_parallel.flat_bucket import FlatBucket
-from megatron_core.parallel.collectives import Work, all_reduce, all_reduce_async
+from megatron_core.parallel.collectives import Work, all_reduce, all_reduce_async, reduce_scatter_in_place
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.tensor_parallel.shard_spec import SpecParameter
 
@@ -29,17 +29,25 @@ class GradReducer:
         bucket_size: int,
         grad_dtype: torch.dtype,
         overlap: bool,
+        sharded: bool = False,
     ) -> None:
-        self._ctx, self._overlap = ctx, overlap
+        """`sharded`: each dp rank owns a range of every bucket (ZeRO-1) and gets the reduced gradient of that alone."""
+        self._ctx, self._overlap, self.sharded = ctx, overlap, sharded
         ordered = list(parameters)
         plan = plan_buckets([p.spec for p in ordered], [p.numel() for p in ordered], bucket_size)
-        self.buckets = [FlatBucket(bucket, ordered, grad_dtype) for bucket in plan]
+        owner = (ctx.dp.coordinate, ctx.dp.size) if sharded else (0, 1)
+        self.buckets = [FlatBucket(bucket, ordered, grad_dtype, owner) for bucket in plan]
         self._missing = [0] * len(self.buckets)
         self._started: list[Work] = []
         self._bucket_of = {id(p): number for number, bucket in enumerate(self.buckets) for p in bucket.parameters}
         for parameter in ordered:
             parameter.on_gradient = self._count
             parameter.register_post_accumulate_grad_hook(_move_to_main_grad)
+
+    @property
+    def counts(self) -> bool:
+        """Whether this rank's owned ranges count in sums over the model: not where another dp rank owns the same."""
+        return self.sharded or self._ctx.dp.coordinate == 0
 
     @property
     def parameters(self) -> list[SpecParameter]:
@@ -69,12 +77,15 @@ class GradReducer:
         bucket = self.buckets[len(self._started)]
         if bucket.kind.partial is not None:
             all_reduce(bucket.grads, self._ctx.group(bucket.kind.partial))
+        if self.sharded and not bucket.kind.tied:
+            self._started.append(reduce_scatter_in_place(bucket.grads, self._ctx.dp))
+            return
         # The two copies of a tied table add up in the same sum as the dp ranks: one pass over it instead of two.
         over = self._ctx.group("tied") if bucket.kind.tied else self._ctx.dp
         self._started.append(all_reduce_async(bucket.grads, over))
 
     def finish(self) -> None:
-        """Start what has not started and wait for all; afterwards the buckets hold the global batch's gradient."""
+        """Start what has not started and wait for all; what a rank owns is then the gradient of the global batch."""
         for bucket, missing in zip(self.buckets, self._missing):
             assert missing == 0, f"{missing} gradients never came for {[p.spec.name for p in bucket.parameters]}"
         while len(self._started) < len(self.buckets):
@@ -94,10 +105,10 @@ def _move_to_main_grad(parameter: torch.Tensor) -> None:
 
 
 def counted_grads(buckets: Sequence[FlatBucket]) -> list[torch.Tensor]:
-    """Views of all gradient elements that this rank counts in sums over the model."""
+    """Views of all gradient elements that this rank counts in sums over the model, where `GradReducer.counts`."""
     return [bucket.grads[start:stop] for bucket in buckets for start, stop in bucket.counted_ranges]
 
 
 def counted_weights(buckets: Sequence[FlatBucket]) -> list[torch.Tensor]:
-    """Views of all weights that this rank counts in sums over the model."""
+    """Views of all weights that this rank counts in sums over the model, where `GradReducer.counts`."""
     return [bucket.weights[start:stop] for bucket in buckets for start, stop in bucket.counted_ranges]

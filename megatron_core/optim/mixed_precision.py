@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AdamW over a rank's buckets with wide masters: 16-bit weights follow an fp32 copy, wider ones are their own master.
+"""AdamW over what a rank owns of its buckets: 16-bit weights follow an fp32 master, wider ones are their own.
 
 This class holds state and applies the rule; which gradients it is given, what factor they carry and whether the step is
 skipped (fp16 overflow) is decided by the training step.
@@ -19,8 +19,13 @@ from megatron_core.optim.adamw import AdamHyper, Moments, adamw_update
 class Flat(Protocol):
     """What the optimizer needs of a bucket."""
 
-    weights: torch.Tensor
-    grads: torch.Tensor
+    @property
+    def owned_weights(self) -> torch.Tensor:
+        """The weights that this rank updates, flat."""
+
+    @property
+    def owned_grads(self) -> torch.Tensor:
+        """Their gradients."""
 
     @property
     def decayed(self) -> bool:
@@ -29,13 +34,18 @@ class Flat(Protocol):
 
 @dataclass(frozen=True)
 class BucketState:
-    """What the optimizer keeps of one bucket, in flat tensors that are laid out as its weights."""
+    """What the optimizer keeps of one bucket, in flat tensors that are laid out as the weights which the rank owns."""
 
     bucket: Flat
     master: torch.Tensor
     """The weights themselves unless they are 16-bit."""
     moments: Moments
     """In the master's dtype."""
+
+    @property
+    def has_master(self) -> bool:
+        """Whether the master is a copy of its own."""
+        return self.master.data_ptr() != self.bucket.owned_weights.data_ptr()
 
 
 class MixedPrecisionAdamW:
@@ -46,7 +56,7 @@ class MixedPrecisionAdamW:
         self.states: list[BucketState] = []
         """One a bucket, in the order of the buckets: what checkpoints save and load."""
         for bucket in buckets:
-            master = at_least_fp32(bucket.weights)
+            master = at_least_fp32(bucket.owned_weights)
             self.states.append(BucketState(bucket, master, Moments(torch.zeros_like(master), torch.zeros_like(master))))
 
     def step(self, *, applied_steps: int, lr: float, weight_decay: float, grad_factor: float) -> None:
@@ -54,7 +64,7 @@ class MixedPrecisionAdamW:
         for state in self.states:
             adamw_update(
                 state.master,
-                at_least_fp32(state.bucket.grads),
+                at_least_fp32(state.bucket.owned_grads),
                 state.moments,
                 self._hyper,
                 applied_steps=applied_steps,
@@ -62,13 +72,13 @@ class MixedPrecisionAdamW:
                 weight_decay=weight_decay if state.bucket.decayed else 0.0,
                 grad_factor=grad_factor,
             )
-            if state.master is not state.bucket.weights:
-                state.bucket.weights.copy_(state.master)
+            if state.has_master:
+                state.bucket.owned_weights.copy_(state.master)
 
     def start_anew(self) -> None:
         """Take the present weights as the new masters and forget the moments: after weights alone were loaded."""
         for state in self.states:
             state.moments.m.zero_()
             state.moments.v.zero_()
-            if state.master is not state.bucket.weights:
-                state.master.copy_(state.bucket.weights)
+            if state.has_master:
+                state.master.copy_(state.bucket.owned_weights)

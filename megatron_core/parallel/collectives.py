@@ -131,6 +131,31 @@ def all_to_all_async(tensor: torch.Tensor, group: Group) -> tuple[torch.Tensor, 
     return out, _Logged(work, call, group.log)
 
 
+def reduce_scatter_in_place(tensor: torch.Tensor, group: Group) -> Work:
+    """Start summing flat `tensor` over `group`; of `size` equal parts, member i's holds the sum in the i-th alone."""
+    if group.size == 1:
+        return DONE
+    if not tensor.is_cuda:
+        # gloo has no reduce-scatter: torch makes one of an all-reduce of a copy.
+        return all_reduce_async(tensor, group)
+    own = tensor.view(group.size, -1)[group.coordinate]
+    call = group.log.begin("reduce_scatter", group.name, group.ranks)
+    work = _reduce_scatter(own, tensor, group=group.handle, async_op=True)
+    group.log.leave()
+    return _Logged(work, call, group.log)
+
+
+def all_gather_in_place(tensor: torch.Tensor, group: Group) -> Work:
+    """Start filling flat `tensor` from all members: of `size` equal parts, the i-th comes from member i."""
+    if group.size == 1:
+        return DONE
+    own = tensor.view(group.size, -1)[group.coordinate]
+    call = group.log.begin("all_gather", group.name, group.ranks)
+    work = _all_gather(tensor, own, group=group.handle, async_op=True)
+    group.log.leave()
+    return _Logged(work, call, group.log)
+
+
 def broadcast(tensor: torch.Tensor, group: Group, source: int = 0) -> torch.Tensor:
     """Overwrite `tensor` with that of the member at coordinate `source`, and return it."""
     if group.size > 1:

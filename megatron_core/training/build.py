@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from megatron_core.checkpoint.held import Held, held_tensors
 from megatron_core.config.optim import OptimConfig, Precision
 from megatron_core.config.run import RunConfig
 from megatron_core.data_parallel.grad_reducer import GradReducer
+from megatron_core.data_parallel.weight_gather import WeightGather
 from megatron_core.model.gpt import GPTChunk, build_chunks
 from megatron_core.model.parameters import ParameterFactory
 from megatron_core.optim.loss_scaler import initial
@@ -47,6 +49,7 @@ class Run:
     data: RunData
     chunks: Sequence[GPTChunk]
     reducer: GradReducer
+    weight_gather: WeightGather
     optimizer: MixedPrecisionAdamW
     runtime: PipelineRuntime
     programs: Programs
@@ -56,6 +59,11 @@ class Run:
     weight_decay_schedule: WeightDecaySchedule
     source: MicrobatchSource
     timers: Timers
+
+    def held(self, *, with_optim: bool) -> list[Held]:
+        """What a checkpoint has of this rank, once all weights are there."""
+        self.weight_gather.finish()
+        return held_tensors(self.reducer.buckets, self.optimizer, with_optim=with_optim)
 
 
 def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: RunState) -> Run:
@@ -74,6 +82,7 @@ def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: Run
         bucket_size=parallel.ddp_bucket_size,
         grad_dtype=grad_dtype(config.optim, parallel.grad_reduce_in_bf16),
         overlap=parallel.overlap_grad_reduce,
+        sharded=parallel.use_distributed_optimizer,
     )
     s_local = model.seq_length // (ctx.tp.size if parallel.sequence_parallel else 1)
     schedule = batch_schedule(training, model.seq_length)
@@ -83,6 +92,13 @@ def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: Run
         data=data,
         chunks=chunks,
         reducer=reducer,
+        weight_gather=WeightGather(
+            reducer.buckets,
+            nn.ModuleList(chunks).modules(),
+            ctx,
+            sharded=reducer.sharded,
+            overlap=parallel.overlap_param_gather,
+        ),
         optimizer=MixedPrecisionAdamW(reducer.buckets, config.optim),
         runtime=PipelineRuntime(chunks, ctx, queue, (s_local, training.micro_batch_size, model.hidden_size), dtype),
         programs=Programs(parallel.pipeline_schedule, ctx.pp.size, len(chunks), ctx.pp.coordinate),

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from megatron_core.checkpoint.held import held_tensors
 from megatron_core.config.step_ranges import StepRanges, parse_step_ranges
 from megatron_core.data.sample import ValidationData
 from megatron_core.training.build import Run
@@ -125,8 +124,7 @@ def _say(run: Run, outcome: StepOutcome) -> None:
 
 def _check_replicas(run: Run, state: RunState) -> None:
     if _is_due(state, run.config.training.check_weight_hash_across_dp_replicas_interval):
-        held = held_tensors(run.reducer.buckets, run.optimizer, with_optim=True)
-        check_replicas(held, run.ctx, state.step)
+        check_replicas([tensor for tensor in run.held(with_optim=True) if tensor.replicated], run.ctx, state.step)
 
 
 def _validate(

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from megatron_core.checkpoint.agree import from_rank_0
 from megatron_core.checkpoint.directory import steps_present
-from megatron_core.checkpoint.held import Held, held_tensors
+from megatron_core.checkpoint.held import Held
 from megatron_core.checkpoint.manager import CheckpointManager
 from megatron_core.checkpoint.retention import Retention
 from megatron_core.errors import CheckpointError
@@ -111,6 +111,7 @@ class Saver:
         Raises FaultError where there is no checkpoint.
         """
         self.finish()
+        run.weight_gather.finish()  # what is loaded must not be overtaken by weights that are still on their way
         try:
             older = roll_back(self._start, run.reducer.buckets, run.optimizer, run.ctx)
         except CheckpointError as error:
@@ -142,7 +143,7 @@ class Saver:
         )
 
     def _held(self, run: Run) -> list[Held]:
-        return held_tensors(run.reducer.buckets, run.optimizer, with_optim=self._config.save_optim)
+        return run.held(with_optim=self._config.save_optim)
 
     def abandon(self) -> None:
         """After an error: leave a save in flight as it is, since other ranks may be gone."""

@@ -89,6 +89,7 @@ def train_step(run: Run, state: RunState, votes: Sequence[float] = NO_VOTES) -> 
                 weight_decay=run.weight_decay_schedule.at(state.applied),
                 grad_factor=per_token * clip_factor(norm, config.optim.clip_grad),
             )
+            run.weight_gather.start()
     outcome = StepOutcome(
         loss=sums.loss / sums.tokens if sums.tokens else math.nan,
         grad_norm=norm,
@@ -148,19 +149,17 @@ def _global_sums(run: Run, result: PipelineResult, votes: Sequence[float]) -> _S
     """Everything that a step must know of all ranks, in one all-reduce; each logical element is counted once."""
     ctx = run.ctx
     squares, zeros = 0.0, 0
-    if ctx.dp.coordinate == 0:  # reduced gradients are equal on all dp ranks
+    if run.reducer.counts:
         grads = counted_grads(run.reducer.buckets)
         squares = sum_of_squares(grads)
         if run.config.logging.log_num_zeros_in_grad:
-            zeros = sum(int((grad == 0).sum()) for grad in grads) - _padding(run)
+            zeros = sum(int((grad == 0).sum()) for grad in grads)
+    if run.config.logging.log_num_zeros_in_grad and ctx.dp.coordinate == 0:
+        zeros -= padding_elements(run.reducer.parameters)  # of the whole place, however its dp ranks share it
     loss, tokens = (float(result.loss_sum), float(result.token_count)) if counts_loss(ctx) else (0.0, 0.0)
     vector = torch.tensor([squares, loss, tokens, zeros, *votes], dtype=torch.float64, device=ctx.device)
     squares, loss, tokens, zeros, *total_votes = all_reduce(vector, ctx.world).tolist()
     return _Sums(squares, loss, int(tokens), int(zeros), decided(total_votes))
-
-
-def _padding(run: Run) -> int:
-    return padding_elements(run.reducer.parameters)
 
 
 def counts_loss(ctx: ParallelContext) -> bool:
@@ -170,6 +169,6 @@ def counts_loss(ctx: ParallelContext) -> bool:
 
 def _params_norm(run: Run) -> float:
     """L2 norm of all weights, each counted once."""
-    squares = sum_of_squares(counted_weights(run.reducer.buckets)) if run.ctx.dp.coordinate == 0 else 0.0
+    squares = sum_of_squares(counted_weights(run.reducer.buckets)) if run.reducer.counts else 0.0
     total = torch.tensor([squares], dtype=torch.float64, device=run.ctx.device)
     return math.sqrt(float(all_reduce(total, run.ctx.world)))

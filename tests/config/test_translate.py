@@ -67,7 +67,7 @@ def test_what_has_no_effect_is_said_in_one_line():
 
 def test_all_that_is_wrong_is_collected():
     result = told(
-        "--num-experts 8 --recompute-activations --moe-router-topk 2 --use-distributed-optimizer --lrr 1 --lr fast "
+        "--num-experts 8 --recompute-activations --moe-router-topk 2 --optimizer-cpu-offload --lrr 1 --lr fast "
         "--yaml-cfg a --position-embedding-type yarn --recompute-activations --bf16 yes"
     )
     assert result.problems == (
@@ -78,7 +78,7 @@ def test_all_that_is_wrong_is_collected():
         "train a dense model",
         "--yaml-cfg: use --config FILE.yaml with this framework's sections",
         "--position-embedding-type yarn: use rope, with --use-rope-scaling or --rotary-seq-len-interpolation-factor",
-        "not yet: --recompute-activations, --use-distributed-optimizer",
+        "not yet: --recompute-activations, --optimizer-cpu-offload",
     )
     assert result.unreadable
 

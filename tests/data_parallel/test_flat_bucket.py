@@ -75,3 +75,30 @@ def test_any_flat_tensor_of_the_bucket_splits_into_its_parameters() -> None:
     for parameter in parameters:
         assert found[parameter.spec.name].shape == parameter.shape
         assert found[parameter.spec.name].data_ptr() == parameter.data_ptr()
+
+
+@pytest.mark.parametrize("owners", [2, 3, 5])
+def test_owners_share_every_element_once_whatever_the_parameters(owners: int) -> None:
+    """22 elements: the shares are equal, the last ends in zeros, and ranges of parameters are cut where shares meet."""
+    parameters = _parameters([True, False, True])
+    (plan,) = plan_buckets([p.spec for p in parameters], [p.numel() for p in parameters], 1000)
+    found: list[tuple[str, int, list[float]]] = []
+    counted = 0
+    for coordinate in range(owners):
+        own = [make_parameter(p.detach().clone(), p.spec) for p in parameters]
+        bucket = FlatBucket(plan, own, torch.float64, (coordinate, owners))
+        assert bucket.sharded and len(bucket.weights) == owners * len(bucket.owned_weights)
+        assert not bucket.weights[22:].any() and bucket.owned_grads.data_ptr() != bucket.owned_weights.data_ptr()
+        found += [(spec.name, first, flat.tolist()) for spec, first, flat in bucket.owned_views(bucket.owned_weights)]
+        counted += sum(stop - start for start, stop in bucket.counted_ranges)
+    assert counted == 6 + 12
+    for parameter in parameters:
+        parts = sorted((first, values) for name, first, values in found if name == parameter.spec.name)
+        assert [first for first, _ in parts] == [sum(len(v) for _, v in parts[:i]) for i in range(len(parts))]
+        assert [value for _, values in parts for value in values] == parameter.detach().reshape(-1).tolist()
+
+
+def test_a_bucket_of_one_owner_is_whole() -> None:
+    bucket = _bucket(_parameters([True] * 3))
+    assert not bucket.sharded and bucket.owned == (0, 22)
+    assert bucket.owned_weights.data_ptr() == bucket.weights.data_ptr()

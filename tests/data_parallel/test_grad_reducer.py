@@ -144,3 +144,32 @@ def test_16bit_models_accumulate_in_fp32() -> None:
         parameter.sum().backward()
     reducer.finish()
     assert parameter.main_grad.item() == 257.0  # bf16 stops at 256
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@ranks({"tp": 2, "dp": 2}, {"dp": 4})
+def test_each_owner_has_its_share_of_the_gradient_and_all_together_count_it_once(
+    ctx: ParallelContext, overlap: bool
+) -> None:
+    config = small(make_vocab_size_divisible_by=1)
+    squares = {}
+    for sharded in (False, True):
+        parameters = list(spec_parameters(make_model(make_factory(config, ctx))))
+        reducer = GradReducer(
+            parameters, ctx, bucket_size=5000, grad_dtype=torch.float64, overlap=overlap, sharded=sharded
+        )
+        reducer.begin_step(1)
+        random = torch.Generator().manual_seed(ctx.rank)
+        for parameter in reversed(parameters):
+            parameter.main_grad.add_(torch.randn(parameter.shape, generator=random, dtype=torch.float64))
+            for _ in range(parameter.spec.gradients):
+                parameter.gradient_ready()
+        reducer.finish()
+        own = sum_of_squares(counted_grads(reducer.buckets)) if reducer.counts else 0.0
+        squares[sharded] = float(all_reduce(torch.tensor([own], dtype=torch.float64), ctx.world))
+        if not sharded:
+            whole = {p.spec.name: p.main_grad.clone() for p in parameters}
+    for bucket in reducer.buckets:
+        for spec, first, grads in bucket.owned_views(bucket.owned_grads):
+            torch.testing.assert_close(grads, whole[spec.name].reshape(-1)[first : first + len(grads)])
+    assert squares[True] == pytest.approx(squares[False], rel=1e-12)

@@ -120,7 +120,8 @@ def run_rank(rank: int, world_size: int, flags: str, store: str) -> int:
 
 def whole_weights(run: Run) -> dict[str, torch.Tensor] | None:
     """The weights as they stand, whole, by global name, on rank 0; all ranks must call."""
-    weights = gather_weights([p for bucket in run.reducer.buckets for p in bucket.parameters], run.ctx)
+    run.weight_gather.finish()
+    weights = gather_weights(run.reducer.parameters, run.ctx)
     return None if weights is None else {name: tensor.clone() for name, tensor in weights.items()}
 
 

@@ -151,13 +151,18 @@ def one_sample(folder: Path) -> str:
     return f"--data-path {folder / 'one'} --split 100,0,0 --tokenizer-type NullTokenizer --vocab-size 63 {NO_DROPOUT}"
 
 
-@pytest.mark.parametrize("precision", ["--bf16", "--fp16 --initial-loss-scale 1024"])
-def test_res_05_the_first_steps_of_finetuning_stay_at_the_checkpoint(precision: str, tmp_path: Path) -> None:
-    """20 steps on one sample at tp 2, two at pp 2 and a rate that moves nothing: the same loss, the same weights."""
+@pytest.mark.parametrize(
+    ("precision", "layout"),
+    [("--bf16", PP2), ("--fp16 --initial-loss-scale 1024", PP2), ("--bf16", "--use-distributed-optimizer")],
+)
+def test_res_05_the_first_steps_of_finetuning_stay_at_the_checkpoint(
+    precision: str, layout: str, tmp_path: Path
+) -> None:
+    """20 steps on one sample at tp 2, two elsewhere and a rate that moves nothing: the same loss, the same weights."""
     flags = f"{one_sample(tmp_path)} --num-layers 2 --micro-batch-size 2 --global-batch-size 4 {precision}"
     saved, tuned = tmp_path / "saved", tmp_path / "tuned"
     run_whole(2, f"{flags} {TP2} --train-iters 20 --lr 1e-2 --save {saved}")
-    run_whole(2, f"{flags} {PP2} --train-iters 2 --lr 1e-30 --load {saved} --finetune --save {tuned}")
+    run_whole(2, f"{flags} {layout} --train-iters 2 --lr 1e-30 --load {saved} --finetune --save {tuned}")
     trained = columns(saved, "loss")
     (first,), (second,) = columns(tuned, "loss").values()
     assert first == second < 0.5 * trained[1][0], "the model must have learned and still know it"

@@ -61,6 +61,19 @@ COVERING = {
         "--pipeline-schedule interleaved --num-virtual-stages-per-pipeline-rank 2",
         "--num-layers 2 --global-batch-size 2",
     ),
+    "tp2-pp2-dp2-sp-zero-tied": (
+        "gpt2",
+        8,
+        layout_flags(2, 2, sp=True, more="--use-distributed-optimizer --overlap-param-gather"),
+        f"{BATCH_4} --make-vocab-size-divisible-by 128",
+    ),
+    "pp2-dp2-zero-interleaved-dropout": (
+        "dropout",
+        4,
+        layout_flags(1, 2, more=f"{INTERLEAVED} --use-distributed-optimizer"),
+        BATCH_4,
+    ),
+    "dp4-zero-odd-shares": ("llama", 4, "--use-distributed-optimizer --overlap-param-gather", BATCH_4),
     "tp-pp-dp-order": ("gpt2", 8, layout_flags(2, 2, more="--use-tp-pp-dp-mapping"), BATCH_4),
 }
 

@@ -38,6 +38,7 @@ GPT2 = FAMILIES["gpt2"]
 TP2, PP2, SP = "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2", "--sequence-parallel"
 VOCABULARY_37 = f"--mock-data --vocab-size 37 {NO_DROPOUT} --micro-batch-size 4 --num-layers 2"
 LAYOUTS = {"tp2": (2, TP2), "dp2": (2, ""), "tp2-dp2": (4, TP2), "pp2": (2, PP2), "pp2-dp2": (4, PP2)}
+LAYOUTS |= {"pp2-dp2-zero": (4, f"{PP2} --use-distributed-optimizer")}
 
 
 def parameters_of(run: Run) -> list[SpecParameter]:

@@ -23,6 +23,8 @@ LAYOUTS = {
     "pp2-interleaved": (2, f"{PP2} --num-virtual-stages-per-pipeline-rank 2"),
     "tp2-pp2-dp2-sp": (8, f"{TP2} {PP2} --sequence-parallel"),
     "pp4": (4, "--pipeline-model-parallel-size 4 --pipeline-schedule zero-bubble"),
+    "dp4-zero": (4, "--use-distributed-optimizer --overlap-param-gather --ddp-bucket-size 300"),
+    "tp2-pp2-dp2-zero": (8, f"{TP2} {PP2} --use-distributed-optimizer {PADDED}"),
     "tp2-sp-padded": (2, f"{TP2} --sequence-parallel {PADDED}"),
 }
 MODELS = {"tied-dropout": FAMILIES["dropout"], "llama": FAMILIES["llama"]}

@@ -20,7 +20,8 @@ from tests.rank_pool import run_ranks
 
 DROPOUT = f"{FAMILIES['dropout']} --num-layers 2 --micro-batch-size 2 --global-batch-size 4"
 TP2, PP2 = "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2"
-LAYOUTS = {"alone": (1, ""), "tp2": (2, TP2), "pp2": (2, PP2), "dp2": (2, "")}
+ZERO = "--use-distributed-optimizer --overlap-param-gather --ddp-bucket-size 3000"
+LAYOUTS = {"alone": (1, ""), "tp2": (2, TP2), "pp2": (2, PP2), "dp2": (2, ""), "dp2-zero": (2, ZERO)}
 
 
 def straight_and_resumed(

@@ -20,6 +20,14 @@ class _Bucket:
     grads: torch.Tensor
     decayed: bool = True
 
+    @property
+    def owned_weights(self) -> torch.Tensor:
+        return self.weights
+
+    @property
+    def owned_grads(self) -> torch.Tensor:
+        return self.grads
+
 
 def _bucket(values: torch.Tensor, dtype: torch.dtype, decayed: bool = True) -> _Bucket:
     wide = torch.float64 if dtype == torch.float64 else torch.float32

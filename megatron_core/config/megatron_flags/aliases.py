@@ -2,7 +2,8 @@
 """Megatron flags that mean one of ours under another name or with another value.
 
 `RENAMED` keeps the words that follow; `SAME_AS` replaces the flag with whole words of ours; `IMPLIED` does so only
-where nothing else on the command line sets the same thing; `VALUE_ALIASES` renames single values.
+where nothing else on the command line sets the same thing; `VALUE_ALIASES` renames single values, `VALUES_SAME_AS`
+gives them words of ours.
 """
 
 from collections.abc import Mapping
@@ -56,3 +57,9 @@ VALUE_ALIASES: Mapping[tuple[str, str], str] = {
     ("tokenizer-type", "PretrainedFromHF"): "HuggingFaceTokenizer",
 }
 """(flag, its value elsewhere) -> our value."""
+
+VALUES_SAME_AS: Mapping[tuple[str, str], str] = {
+    ("data-parallel-sharding-strategy", "optim"): "--use-distributed-optimizer",
+    ("zero-stage", "1"): "--use-distributed-optimizer",
+}
+"""(flag, value) -> our words, where other values of the flag mean something else."""

@@ -71,6 +71,12 @@ HARMLESS: Mapping[str, str] = {
         tokenizer-sentencepiece-legacy trust-remote-code use-gigatoken
     """,
     "padding of the vocabulary never enters the numbers": "disable-pad-vocab-size no-pad-vocab-size",
+    "when weights are gathered is decided here; --overlap-param-gather hides it behind the forward": """
+        delay-param-gather no-align-param-gather overlap-param-gather-with-optimizer-step
+    """,
+    "gradients lie in buckets of --ddp-bucket-size, whatever they are reduced by": """
+        zero-allgather-bucket-size zero-contigious-gradients zero-reduce-bucket-size zero-reduce-scatter
+    """,
     "checkpoints hold no tokenizer files": """
         disable-save-tokenizer-assets disable-use-tokenizer-model-from-checkpoint-args no-save-tokenizer-assets
         no-use-tokenizer-model-from-checkpoint-args

@@ -4,11 +4,6 @@
 from collections.abc import Mapping
 
 NOT_YET: Mapping[str, str] = {
-    "sharding the optimizer (ZeRO-1)": """
-        delay-param-gather no-align-param-gather overlap-param-gather overlap-param-gather-with-optimizer-step
-        use-distributed-optimizer zero-allgather-bucket-size zero-contigious-gradients zero-reduce-bucket-size
-        zero-reduce-scatter
-    """,
     "recomputing activations": """
         checkpoint-activations checkpoint-num-layers contigious-checkpointing deepspeed-activation-checkpointing
         distribute-checkpointed-activations distribute-saved-activations partition-activations profile-backward
@@ -27,9 +22,7 @@ NOT_YET: Mapping[str, str] = {
 """What is missing -> the flags that ask for it."""
 
 NOT_YET_VALUES: Mapping[tuple[str, str], str] = {
-    ("data-parallel-sharding-strategy", "optim"): "sharding the optimizer (ZeRO-1)",
     ("optimizer", "onebit-adam"): "1-bit Adam",
     ("transformer-impl", "transformer_engine"): "Transformer Engine's modules",
-    ("zero-stage", "1"): "sharding the optimizer (ZeRO-1)",
 }
 """(flag, value) -> what is missing, where other values of the flag are fine or refused."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from megatron_core.config.megatron_flags.aliases import IMPLIED, RENAMED, SAME_AS, VALUE_ALIASES
+from megatron_core.config.megatron_flags.aliases import IMPLIED, RENAMED, SAME_AS, VALUE_ALIASES, VALUES_SAME_AS
 from megatron_core.config.megatron_flags.harmless import HARMLESS, HARMLESS_VALUES
 from megatron_core.config.megatron_flags.not_yet import NOT_YET, NOT_YET_VALUES
 from megatron_core.config.megatron_flags.refused import REFUSED, REFUSED_VALUES
@@ -47,6 +47,7 @@ def flag_table() -> FlagTable:
     flags = dict(_flag_rules())
     values = {
         **{key: Rule("alias", "", (f"--{key[0]}", value)) for key, value in VALUE_ALIASES.items()},
+        **{key: Rule("alias", "", tuple(words.split())) for key, words in VALUES_SAME_AS.items()},
         **{key: Rule("harmless", reason) for key, reason in HARMLESS_VALUES.items()},
         **{key: Rule("not yet", reason) for key, reason in NOT_YET_VALUES.items()},
         **{key: Rule("refused", reason) for key, reason in REFUSED_VALUES.items()},

@@ -84,6 +84,8 @@ def _layers(config: RunConfig, p: int, v: int) -> Iterator[str]:
 def _gradients(config: RunConfig, world: int) -> Iterator[str]:
     if config.parallel.grad_reduce_in_bf16 and not config.optim.bf16:
         yield "--grad-reduce-in-bf16 needs --bf16"
+    if config.parallel.overlap_param_gather and not config.parallel.use_distributed_optimizer:
+        yield "--overlap-param-gather has nothing to gather without --use-distributed-optimizer"
 
 
 RULES = (

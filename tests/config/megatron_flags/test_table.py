@@ -49,6 +49,6 @@ def test_rules_for_values_are_rules_for_known_flags():
 def test_a_value_can_have_another_answer_than_its_flag():
     table = flag_table()
     assert table.rule("zero-stage", ("0",)).status == "harmless"
-    assert table.rule("zero-stage", ("1",)).status == "not yet"
+    assert table.rule("zero-stage", ("1",)).words == ("--use-distributed-optimizer",)
     assert table.rule("zero-stage", ("3",)).status == "refused"
     assert table.rule("hidden-size", ("64",)) is None
