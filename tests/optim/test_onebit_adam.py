@@ -101,7 +101,7 @@ def test_with_a_lossless_exchange_it_is_adam_whose_variance_stands_still() -> No
 
 
 def test_an_early_freeze_keeps_the_step_size() -> None:
-    """Without bias correction the frozen variance is 1 - 0.999^8 = 1/125 of its size and steps are 11 times too long."""
+    """Without bias correction the frozen variance is 1 - 0.999^8 = 1/125 of its size, steps 11 times too long."""
     bucket = _bucket(torch.zeros(1000, dtype=torch.float64))
     optimizer, _ = _compressing(bucket)
     lengths = []
