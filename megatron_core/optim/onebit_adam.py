@@ -40,7 +40,8 @@ class Exchange(Protocol):
 
 
 class OneBitAdam:
-    """The optimizer of one rank. Its states are those of AdamW; the errors of compression lie in its exchange."""
+    """The optimizer of one rank, which owns all of its buckets. Its states are those of AdamW; the errors of compression
+    lie in its exchange."""
 
     def __init__(self, buckets: Sequence[Flat], config: OptimConfig, exchange: Exchange) -> None:
         assert config.onebit_freeze_step is not None, "a validated run with 1-bit Adam has onebit_freeze_step"
@@ -75,8 +76,8 @@ class OneBitAdam:
             torch.mul(update, self._denominator(state), out=state.moments.m)
             decay = weight_decay if state.bucket.decayed else 0.0
             state.master.mul_(1.0 - lr * decay).add_(update, alpha=-lr * unbias)
-            if state.master is not state.bucket.weights:
-                state.bucket.weights.copy_(state.master)
+            if state.has_master:
+                state.bucket.owned_weights.copy_(state.master)
 
     def start_anew(self) -> None:
         """Take the present weights as the new masters and forget moments and errors."""
@@ -86,7 +87,7 @@ class OneBitAdam:
     def _update(self, state: BucketState, dead: torch.Tensor, grad_factor: float) -> torch.Tensor:
         """What this rank alone would have all ranks apply, in the gradients' memory where that is wide enough."""
         beta1 = self._config.adam_beta1
-        update = at_least_fp32(state.bucket.grads)
+        update = at_least_fp32(state.bucket.owned_grads)
         update.mul_((1.0 - beta1) * grad_factor).add_(state.moments.m, alpha=beta1)
         return update.div_(self._denominator(state)).masked_fill_(dead, 0)
 
