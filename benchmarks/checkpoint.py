@@ -66,7 +66,7 @@ class Contest:
         }
         self.nbytes = sum(tensor.nbytes for tensor in self.tensors.values())
         self.held = [
-            Held(name=name, shape=tuple(t.shape), rectangle=whole(t.shape), values=t, counted=True)
+            Held(name=name, shape=tuple(t.shape), rectangle=whole(t.shape), values=t, counted=True, replicated=True)
             for name, t in self.tensors.items()
         ]
         self.manager = CheckpointManager(folder / "ours", ctx, store, retention=Retention())

@@ -64,7 +64,14 @@ def load(root: Path, step: int) -> dict[str, torch.Tensor]:
 def some_held(value: float = 1.0, rows: int = 40) -> list[Held]:
     """Two tensors, as every rank holds them."""
     return [
-        Held(name=f"model/{name}", shape=(rows, 3), rectangle=whole((rows, 3)), values=values, counted=True)
+        Held(
+            name=f"model/{name}",
+            shape=(rows, 3),
+            rectangle=whole((rows, 3)),
+            values=values,
+            counted=True,
+            replicated=True,
+        )
         for name, values in {"a": torch.full((rows, 3), value), "b": torch.full((rows, 3), -value)}.items()
     ]
 
