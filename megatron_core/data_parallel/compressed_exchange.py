@@ -12,13 +12,13 @@ in their order, so that the two copies of a tied table stay equal to the bit. Pa
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
 from megatron_core.data_parallel.flat_bucket import FlatBucket
 from megatron_core.kernels.precision import wide_dtype
 from megatron_core.optim.onebit_compress import (
+    Errors,
     Piece,
     absolute_sums,
     decompressed,
@@ -29,17 +29,6 @@ from megatron_core.optim.onebit_compress import (
 )
 from megatron_core.parallel.collectives import Work, all_gather, all_gather_async, all_to_all_async
 from megatron_core.parallel.context import Group, ParallelContext
-
-
-@dataclass(frozen=True)
-class Errors:
-    """What compression has lost of one bucket so far and will add next time."""
-
-    worker: torch.Tensor
-    """[n]: of this rank's own values."""
-    server: torch.Tensor
-    """[width]: of the average of elements [start, start + width), of which those beyond the bucket's n are zero."""
-    start: int
 
 
 class CompressedExchange:
@@ -57,7 +46,7 @@ class CompressedExchange:
             self._num_scales += len(bucket.slots)
             width = -(-bucket.weights.numel() // (8 * self._dp.size)) * 8
             zeros = torch.zeros_like(bucket.weights, dtype=wide_dtype(bucket.weights.dtype))
-            self.errors.append(Errors(zeros, zeros.new_zeros(width), self._dp.coordinate * width))
+            self.errors.append(Errors(self._dp.coordinate, self._dp.size, zeros, zeros.new_zeros(width)))
 
     @property
     def size(self) -> int:

@@ -19,6 +19,7 @@ import torch
 from megatron_core.config.optim import OptimConfig
 from megatron_core.kernels.precision import at_least_fp32
 from megatron_core.optim.mixed_precision import BucketState, Flat, MixedPrecisionAdamW
+from megatron_core.optim.onebit_compress import Errors
 
 # Below this share of eps, a gradient's size (the root of v^) does not count: Adam hardly moves such an element, but a
 # sign would move it as far as all others.
@@ -27,6 +28,9 @@ _NEGLIGIBLE = 1e-3
 
 class Exchange(Protocol):
     """What averages over dp."""
+
+    errors: list[Errors]
+    """What was lost before, one a bucket."""
 
     @property
     def size(self) -> int:
@@ -40,8 +44,7 @@ class Exchange(Protocol):
 
 
 class OneBitAdam:
-    """The optimizer of one rank, which owns all of its buckets. Its states are those of AdamW; the errors of compression
-    lie in its exchange."""
+    """The optimizer of one rank, which owns all of its buckets."""
 
     def __init__(self, buckets: Sequence[Flat], config: OptimConfig, exchange: Exchange) -> None:
         assert config.onebit_freeze_step is not None, "a validated run with 1-bit Adam has onebit_freeze_step"
@@ -52,6 +55,11 @@ class OneBitAdam:
     def states(self) -> list[BucketState]:
         """One a bucket, in the order of the buckets."""
         return self._adam.states
+
+    @property
+    def errors(self) -> list[Errors]:
+        """What compression has lost so far, one a bucket."""
+        return self._exchange.errors
 
     def takes_local_gradients(self, applied_steps: int) -> bool:
         """Whether the update after so many wants each rank's own gradients instead of their sum over dp."""
@@ -102,3 +110,6 @@ class OneBitAdam:
     def _bias(self) -> float:
         """Share of the variance's true size that its average had reached at the freeze."""
         return 1.0 - self._config.adam_beta2**self._freeze_step
+
+
+Optimizer = MixedPrecisionAdamW | OneBitAdam

@@ -24,6 +24,23 @@ class Piece:
     scale: int
 
 
+@dataclass(frozen=True)
+class Errors:
+    """What compression has lost of one bucket of n elements so far and will add next time; one of `size` dp ranks."""
+
+    coordinate: int
+    size: int
+    worker: torch.Tensor
+    """[n]: of this rank's own values."""
+    server: torch.Tensor
+    """[width]: of the average, in the elements from `start` on; those beyond n are zero."""
+
+    @property
+    def start(self) -> int:
+        """First element that this rank serves."""
+        return self.coordinate * self.server.numel()
+
+
 def pieces_within(pieces: Sequence[Piece], start: int, stop: int) -> Iterator[Piece]:
     """What lies in [start, stop) of a flat tensor with these pieces, counted from `start`."""
     for piece in pieces:

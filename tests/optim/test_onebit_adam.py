@@ -2,7 +2,7 @@
 """1-bit Adam's rule: warm-up, freeze, what is exchanged and what stays."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from megatron_core.data_parallel.compressed_exchange import CompressedExchange
 from megatron_core.data_parallel.flat_bucket import FlatBucket
 from megatron_core.optim.mixed_precision import MixedPrecisionAdamW
 from megatron_core.optim.onebit_adam import OneBitAdam
+from megatron_core.optim.onebit_compress import Errors
 from megatron_core.tensor_parallel.shard_spec import ShardSpec, make_parameter
 from tests.small_model import ALONE, randn
 
@@ -26,6 +27,7 @@ class _Lossless:
 
     size: int = 1
     forgotten: bool = False
+    errors: list[Errors] = field(default_factory=list)
 
     def average(self, values: Sequence[torch.Tensor], dead: Sequence[torch.Tensor]) -> None:
         assert all(not value[mask].any() for value, mask in zip(values, dead))
@@ -134,6 +136,7 @@ def test_what_never_had_a_gradient_moves_by_decay_alone() -> None:
     unseen = torch.arange(64) % 10 == 3
     bucket = _bucket(start)
     optimizer, exchange = _compressing(bucket)
+    assert optimizer.errors is exchange.errors
     for step in range(FREEZE + 200):
         # Rounding noise instead of zero, as a key's bias has it, counts as nothing too.
         grad = torch.where(unseen, 1e-18 * randn(64, seed=step), _grad(64, step))
