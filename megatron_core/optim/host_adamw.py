@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AdamW on flat tensors in host memory (the host optimizer of ZeRO-Offload, Ren et al., arXiv:2101.06840 section 5.1).
+
+The rule is bound by memory, so everything that is done to an element (unscaling, clipping, update, cast to the type of
+the device's weights) is done while it is at hand. Threads take tile after tile, so that one that is held up elsewhere
+delays nobody. Where numba is installed a tile is one pass of `host_kernel`; else, for float64, and where a probe finds
+the two to differ, it is `adamw_update` and a cast. Either way the result is that of `adamw_update`, to the bit.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import torch
+
+from megatron_core.kernels.precision import at_least_fp32
+from megatron_core.optim.adamw import AdamHyper, Moments, adamw_update
+
+_TILE = 2**19
+"""Elements: 2 MiB of master weights stay in cache until they are cast; smaller ones cost more in calls (measured)."""
+_VECTOR = 16
+"""Elements in torch's widest vector. Its kernel rounds what remains of a tensor otherwise, so torch is given that."""
+_PROBE = 2**12
+
+
+class OnePass(Protocol):
+    """`host_kernel.one_pass`."""
+
+    def __call__(
+        self,
+        weights: torch.Tensor,
+        grad: torch.Tensor,
+        moments: Moments,
+        out: torch.Tensor | None,
+        hyper: AdamHyper,
+        *,
+        applied_steps: int,
+        lr: float,
+        weight_decay: float,
+        grad_factor: float,
+    ) -> Callable[[int, int], None]:
+        """What updates a range of elements."""
+
+
+def compiled_pass() -> OnePass | None:
+    """The compiled kernel, or None where numba is not installed."""
+    try:
+        from megatron_core.optim.host_kernel import one_pass
+    except ImportError:
+        return None
+    return one_pass
+
+
+class HostAdamW:
+    """The rule with its threads."""
+
+    def __init__(self, hyper: AdamHyper, *, threads: int, kernel: OnePass | None) -> None:
+        """`threads`: how many share the work of the compiled kernel; torch has its own. `kernel`: `compiled_pass()`."""
+        self._hyper = hyper
+        self._kernel = kernel
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="host-adamw")
+        self._threads = threads
+        self._exact: dict[tuple[torch.dtype, torch.dtype | None], bool] = {}
+        """What the probe found for the types of gradient and output."""
+
+    def update(
+        self,
+        weights: torch.Tensor,
+        grad: torch.Tensor,
+        moments: Moments,
+        out: torch.Tensor | None,
+        *,
+        applied_steps: int,
+        lr: float,
+        weight_decay: float,
+        grad_factor: float,
+    ) -> None:
+        """One step in place: weights [n] and moments [n] in fp32 or fp64; `grad` [n] times `grad_factor` is used.
+
+        The gradient has the weights' type or a 16-bit one; what it holds afterwards is undefined. `out` [n], if given,
+        takes the new weights in its own type. All are on the CPU. `applied_steps` as in `adamw_update`.
+        """
+        numbers = {"lr": lr, "weight_decay": weight_decay, "grad_factor": grad_factor}
+        done = 0
+        if weights.dtype == torch.float32 and grad_factor != 0.0 and self._is_exact(grad, out):
+            assert self._kernel is not None
+            done = len(weights) // _VECTOR * _VECTOR
+            work = self._kernel(weights, grad, moments, out, self._hyper, applied_steps=applied_steps, **numbers)
+            self._share(work, done)
+        for start in range(done, len(weights), _TILE):
+            tile = slice(start, start + _TILE)
+            adamw_update(
+                weights[tile],
+                at_least_fp32(grad[tile]),
+                Moments(moments.m[tile], moments.v[tile]),
+                self._hyper,
+                applied_steps=applied_steps,
+                **numbers,
+            )
+            if out is not None:
+                out[tile].copy_(weights[tile])
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+    def _share(self, work: Callable[[int, int], None], length: int) -> None:
+        """Let each thread take the next tile of [0, length) until none is left."""
+        waiting = iter(range(0, length, _TILE))
+
+        def take() -> None:
+            for start in waiting:
+                work(start, min(start + _TILE, length))
+
+        for taken in [self._pool.submit(take) for _ in range(self._threads)]:
+            taken.result()
+
+    def _is_exact(self, grad: torch.Tensor, out: torch.Tensor | None) -> bool:
+        """Whether the kernel gives the bits of `adamw_update` here, by trial at the first use of these types."""
+        if self._kernel is None:
+            return False
+        kinds = grad.dtype, None if out is None else out.dtype
+        if kinds not in self._exact:
+            self._exact[kinds] = _gives_torchs_bits(self._kernel, self._hyper, *kinds)
+        return self._exact[kinds]
+
+
+def _gives_torchs_bits(
+    kernel: OnePass, hyper: AdamHyper, grad_dtype: torch.dtype, out_dtype: torch.dtype | None
+) -> bool:
+    """Two steps of both from equal states. torch rounds as its build and the processor make it: this is not known."""
+    generator = torch.Generator().manual_seed(1)
+    weights = torch.randn(_PROBE, generator=generator)
+    states = [(weights.clone(), Moments(torch.zeros(_PROBE), torch.zeros(_PROBE))) for _ in range(2)]
+    (ours, our_moments), (theirs, their_moments) = states
+    out = None if out_dtype is None else torch.zeros(_PROBE, dtype=out_dtype)
+    numbers = {"lr": 1e-3, "weight_decay": 0.1, "grad_factor": 0.3}
+    for applied_steps in range(2):
+        grad = torch.randn(_PROBE, generator=generator).to(grad_dtype)
+        kernel(ours, grad, our_moments, out, hyper, applied_steps=applied_steps, **numbers)(0, _PROBE)
+        adamw_update(theirs, at_least_fp32(grad), their_moments, hyper, applied_steps=applied_steps, **numbers)
+    pairs = [(ours, theirs), (our_moments.m, their_moments.m), (our_moments.v, their_moments.v)]
+    if out is not None:
+        pairs.append((out, theirs.to(out.dtype)))
+    return all(torch.equal(one, other) for one, other in pairs)
