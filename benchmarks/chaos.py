@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.e2e.flip_proof import Flipper, FlipTally
-from tests.e2e.kill_proof import Killer, Moment, Tally, Victim, kill_and_finish, straight
+from tests.e2e.kill_proof import Killer, Moment, Tally, Victim, straight
 from tests.e2e.live_run import TINY
 
 KILLS_A_RUN = 8
@@ -114,7 +114,11 @@ def kills(wanted: int, random_: random.Random, folder: Path) -> Tally:
         reference, pace = references[victim.name]
         moments = [random_.choice(MOMENTS) for _ in range(min(KILLS_A_RUN, wanted - tally.kills))]
         killer = Killer(victim, folder / f"run_{number}", random_, pace, tally)
-        kill_and_finish(killer, moments, reference, report)
+        for moment in moments:
+            if not killer.kill(moment):
+                break
+            report()
+        killer.finish(reference)
         number += 1
     return tally
 

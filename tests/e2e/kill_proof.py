@@ -11,7 +11,6 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -108,8 +107,8 @@ class Pace:
 def straight(victim: Victim, folder: Path) -> tuple[Path, Pace]:
     """Run a victim from start to end without a disturbance; where it has saved, and how long that took."""
     save = folder / "straight"
-    begin = time.monotonic()
     with LiveRun(victim.command(0, save), RANKS, folder / "logs") as run:
+        begin = time.monotonic()
         while run.lives and not _steps_done(save):
             time.sleep(_POLL_S)
         start_s = time.monotonic() - begin
@@ -126,12 +125,12 @@ class Killer:
         self._save, self._logs = folder / "killed", folder / "logs"
         self._starts = 0
 
-    def kill(self, moment: Moment) -> bool:
-        """Start the run and kill a rank at a random moment; False where the run came to its end before."""
+    def kill(self, moment: Moment, rank: int | None = None) -> bool:
+        """Start the run and kill a rank, any if None, at a random moment; False where the run ended before."""
         newest, done, tally = self._newest(), _steps_done(self._save), self._tally
         with self._start() as run:
             came = self._wait_for_any(run, done, newest) if moment == "any" else self._wait_for_saving(run, newest)
-            rank = self._random.randrange(RANKS)
+            rank = self._random.randrange(RANKS) if rank is None else rank
             came = came and run.kill(rank)
             if came:
                 doing = self._doing(run)
@@ -248,17 +247,6 @@ class Killer:
 
     def _problem(self, text: str) -> None:
         self._tally.problems.append(f"{self._victim.name}, start {self._starts}: {text}")
-
-
-def kill_and_finish(
-    killer: Killer, moments: list[Moment], reference: Path, report: Callable[[], None] = lambda: None
-) -> None:
-    """Kill a run at these moments, as far as it has not come to its end before, and see it through to the end."""
-    for moment in moments:
-        if not killer.kill(moment):
-            break
-        report()
-    killer.finish(reference)
 
 
 def _steps_done(save: Path) -> int:

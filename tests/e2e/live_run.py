@@ -101,6 +101,9 @@ class LiveRun:
 def _context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOAD))
+    first = context.Process(target=int)  # it waits for what is imported, so that no rank has to
+    first.start()
+    first.join()
     return context
 
 
