@@ -6,6 +6,7 @@ come from outside, so that this file says nothing about how parameters are made 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -39,11 +40,14 @@ class SelfAttention(nn.Module):
         output: nn.Module,
         q_norm: nn.Module | None,
         k_norm: nn.Module | None,
+        run_core: Callable[..., torch.Tensor] | None = None,
     ) -> None:
-        """`heads`: global numbers of this rank's query heads; `layer`: global number, from 0."""
+        """`heads`: global numbers of this rank's query heads; `layer`: global number, from 0; `run_core`: calls the
+        core (its first argument) with what follows, in place of a plain call."""
         super().__init__()
         self.qkv, self.output, self.q_norm, self.k_norm = qkv, output, q_norm, k_norm
         self._layer, self._heads, self._d = layer, heads, config.head_dim
+        self._run_core = run_core
         self._dropout = config.attention_dropout
         # Query-key layer scaling divides scores by l before they can overflow fp16 and undoes it inside the softmax.
         self._pre_scale = 1.0 / (layer + 1) if config.apply_query_key_layer_scaling else 1.0
@@ -63,10 +67,13 @@ class SelfAttention(nn.Module):
         if self._pre_scale != 1.0:
             q = q * self._pre_scale
         q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))  # [b, heads, s, d]
-        if inputs.dropout is not None and self._dropout > 0.0:
-            keep = attention_keep_mask(inputs.dropout, self._dropout, self._layer, self._heads, q)
-            out = attend_with_dropout(q, k, v, inputs.mask, self._scale, keep, self._dropout)
-        else:
-            out = attend(q, k, v, inputs.mask, self._scale)
+        out = self._core(q, k, v, inputs) if self._run_core is None else self._run_core(self._core, q, k, v, inputs)
         projected: torch.Tensor = self.output(out.permute(2, 0, 1, 3).reshape(s, b, -1))
         return projected
+
+    def _core(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, inputs: AttentionInputs) -> torch.Tensor:
+        """Scores, softmax, dropout and weighted values: q [b, a, s, d]; k, v [b, g, s, d] to [b, a, s, d]."""
+        if inputs.dropout is not None and self._dropout > 0.0:
+            keep = attention_keep_mask(inputs.dropout, self._dropout, self._layer, self._heads, q)
+            return attend_with_dropout(q, k, v, inputs.mask, self._scale, keep, self._dropout)
+        return attend(q, k, v, inputs.mask, self._scale)

@@ -4,6 +4,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+RECOMPUTE_MODULES = ("core_attn", "mlp", "layernorm")
+"""Parts of a layer that can be recomputed by themselves."""
+
 ScheduleName = Literal["auto", "gpipe", "1f1b", "interleaved", "zero-bubble"]
 
 
@@ -38,6 +41,15 @@ class ParallelConfig:
     """Count the embedding as one layer when layers are shared out."""
     account_for_loss_in_pipeline_split: bool = False
     """Count the head and loss as one layer when layers are shared out."""
+
+    recompute_granularity: Literal["full", "selective"] | None = None
+    """Compute activations again in backward instead of keeping them: full: of whole layers; selective: of parts."""
+    recompute_method: Literal["uniform", "block"] | None = None
+    """With full. uniform (if unset): all layers, keeping the input of each group; block: the first ones of a chunk."""
+    recompute_num_layers: int | None = None
+    """uniform: layers a group; block: recomputed layers of each chunk, one by one. Unset: 1."""
+    recompute_modules: tuple[str, ...] = ("core_attn",)
+    """With selective: core_attn (scores to weighted values), mlp, layernorm (the norms' outputs)."""
 
     overlap_grad_reduce: bool = False
     """Reduce each gradient bucket while the rest of the last backward still runs."""

@@ -39,6 +39,7 @@ class RunConfig:
         model, parallel, optim, training = self.model, self.parallel, self.optim, self.training
         dp = self.data_parallel_size(world_size)
         v = parallel.virtual_stages(model.num_layers)
+        full = parallel.recompute_granularity == "full"
         decay_iters, decay_samples = optim.lr_decay_iters, optim.lr_decay_samples
         if training.train_samples is None and decay_iters is None:
             decay_iters = training.train_iters
@@ -63,6 +64,8 @@ class RunConfig:
                 pipeline_schedule=parallel.schedule(model.num_layers),
                 num_virtual_stages_per_pipeline_rank=v if v > 1 else None,
                 num_layers_per_virtual_pipeline_stage=None,
+                recompute_method=parallel.recompute_method or ("uniform" if full else None),
+                recompute_num_layers=parallel.recompute_num_layers or (1 if full else None),
                 ddp_bucket_size=parallel.ddp_bucket_size or max(40_000_000, 1_000_000 * dp),
             ),
             optim=dataclasses.replace(optim, lr_decay_iters=decay_iters, lr_decay_samples=decay_samples),

@@ -2,11 +2,20 @@
 """One report of all that is wrong with a configuration, each violation with its numbers and its remedy."""
 
 from megatron_core.config.ranges import out_of_range
-from megatron_core.config.rules import checkpoint, data, faults, layout, model, optim, training
+from megatron_core.config.rules import checkpoint, data, faults, layout, model, optim, recompute, training
 from megatron_core.config.run import RunConfig
 from megatron_core.errors import ConfigError
 
-_RULES = (*model.RULES, *layout.RULES, *training.RULES, *optim.RULES, *data.RULES, *checkpoint.RULES, *faults.RULES)
+_RULES = (
+    *model.RULES,
+    *layout.RULES,
+    *recompute.RULES,
+    *training.RULES,
+    *optim.RULES,
+    *data.RULES,
+    *checkpoint.RULES,
+    *faults.RULES,
+)
 
 
 def validate(config: RunConfig, world_size: int) -> None:

@@ -9,6 +9,7 @@ the `kv` group.
 from megatron_core.attention.self_attention import SelfAttention
 from megatron_core.model.norm import Norm
 from megatron_core.model.parameters import ParameterFactory
+from megatron_core.model.recompute import recomputed
 from megatron_core.parallel.context import Group
 from megatron_core.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
 from megatron_core.tensor_parallel.shard_spec import ShardSpec, cut_spec, even_slice
@@ -59,4 +60,5 @@ def build_attention(factory: ParameterFactory, layer: int) -> SelfAttention:
         ),
         q_norm,
         k_norm,
+        recomputed if "core_attn" in factory.recompute.modules else None,
     )

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One transformer layer with the norm before each branch (GPT-2): two residual lines."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -11,6 +13,7 @@ from megatron_core.model.mlp import MLP
 from megatron_core.model.norm import Norm
 from megatron_core.model.parameters import ParameterFactory
 from megatron_core.model.positions import local_positions
+from megatron_core.model.recompute import recomputed, remade
 
 
 class Block(nn.Module):
@@ -26,6 +29,7 @@ class Block(nn.Module):
         self.mlp = MLP(factory, layer)
         self._layer, self._rate = layer, factory.config.hidden_dropout
         self._tp, self._sequence_parallel = factory.ctx.tp, factory.sequence_parallel
+        self._recompute = factory.recompute.modules
 
     def forward(self, x: torch.Tensor, inputs: AttentionInputs, seq_length: int) -> torch.Tensor:
         """x [s, b, h] (or [s/tp, b, h]) to the same shape; `seq_length` is the whole s."""
@@ -34,5 +38,19 @@ class Block(nn.Module):
         def dropped(branch: torch.Tensor, place: str) -> torch.Tensor:
             return hidden_dropout(branch, self._rate, inputs.dropout, self._layer, place, positions, seq_length)
 
-        x = x + dropped(self.attention(self.attention_norm(x), inputs), "attention_output")
-        return x + dropped(self.mlp(self.mlp_norm(x)), "mlp_output")
+        x = x + dropped(self._normed(self.attention_norm, lambda y: self.attention(y, inputs), x), "attention_output")
+        return x + dropped(self._normed(self.mlp_norm, self._mlp, x), "mlp_output")
+
+    def _normed(self, norm: Norm, branch: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        """branch(norm(x))."""
+        normed = norm(x)
+        if "layernorm" not in self._recompute:
+            return branch(normed)
+        with remade(normed, norm, x):
+            return branch(normed)
+
+    def _mlp(self, normed: torch.Tensor) -> torch.Tensor:
+        if "mlp" in self._recompute:
+            return recomputed(self.mlp, normed)
+        projected: torch.Tensor = self.mlp(normed)
+        return projected

@@ -19,6 +19,7 @@ from megatron_core.model.embedding import Embedding, vocabulary_weight
 from megatron_core.model.head import Head
 from megatron_core.model.microbatch import Microbatch
 from megatron_core.model.parameters import ParameterFactory
+from megatron_core.model.recompute import recomputed
 from megatron_core.tensor_parallel.shard_spec import SpecParameter
 
 EMBEDDING_NAME = "embedding.tokens.weight"
@@ -55,6 +56,7 @@ class GPTChunk(nn.Module):
             assert head_weight is not None, "a chunk with the head needs its weight"
             self.head = Head(factory, head_weight)
         self._config = factory.config
+        self._groups = factory.recompute.groups(len(plan.layers))
 
     def forward(self, hidden: torch.Tensor | None, batch: Microbatch) -> torch.Tensor:
         """The next chunk's input [s, b, h] (or [s/tp, b, h]), or from the last chunk each token's loss [b, s].
@@ -76,8 +78,16 @@ class GPTChunk(nn.Module):
             assert hidden is not None, "a chunk without embedding needs the previous chunk's output"
             x = hidden
         inputs = self._attention_inputs(batch, x.dtype)
-        for layer in self.layers:
-            x = layer(x, inputs, batch.seq_length)
+        for group in self._groups:
+            if group.recomputed:
+                x = recomputed(self._through, group.layers, x, inputs, batch.seq_length)
+            else:
+                x = self._through(group.layers, x, inputs, batch.seq_length)
+        return x
+
+    def _through(self, layers: range, x: torch.Tensor, inputs: AttentionInputs, seq_length: int) -> torch.Tensor:
+        for number in layers:
+            x = self.layers[number](x, inputs, seq_length)
         return x
 
     def _attention_inputs(self, batch: Microbatch, dtype: torch.dtype) -> AttentionInputs:

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """ParameterFactory: makes the parameters of one rank's model, each from its global name, shape and cut.
 
-It holds what all of them share (context, seed, dtype, sequence parallelism), so that layers state only what a parameter
-is. Row-parallel biases need no special care under sequence parallelism: their gradient is taken from the gathered
-output gradient (see `tensor_parallel/linear.py`); norms see a part of the sequence each and are partial.
+It holds what all layers share (context, seed, dtype, sequence parallelism, recomputation), so that they state only what
+a parameter is. Row-parallel biases need no special care under sequence parallelism: their gradient is taken from the
+gathered output gradient (see `tensor_parallel/linear.py`); norms see a part of the sequence each and are partial.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from megatron_core.config.model import ModelConfig
 from megatron_core.model.init import normal
+from megatron_core.model.recompute_plan import RecomputePlan
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.tensor_parallel.shard_spec import (
     ShardSpec,
@@ -33,6 +34,7 @@ class ParameterFactory:
     seed: int
     dtype: torch.dtype
     sequence_parallel: bool
+    recompute: RecomputePlan = field(default_factory=RecomputePlan)
 
     @property
     def output_std(self) -> float:

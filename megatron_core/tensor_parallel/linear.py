@@ -27,6 +27,7 @@ from megatron_core.parallel.collectives import (
     reduce_scatter_async,
 )
 from megatron_core.parallel.context import Group
+from megatron_core.tensor_parallel.kept import Kept
 from megatron_core.tensor_parallel.shard_spec import SpecParameter
 from megatron_core.tensor_parallel.weight_gradient import WeightGradientQueue, accumulate
 
@@ -40,12 +41,13 @@ def _flat_sum(grad: torch.Tensor) -> torch.Tensor:
 
 
 class _Column(torch.autograd.Function):
-    """forward(x, group, sequence_parallel, queue, count, *weights, *biases) -> one output a weight."""
+    """forward(x, kept x, group, sequence_parallel, queue, count, *weights, *biases) -> one output a weight."""
 
     @staticmethod
     def forward(
         ctx: Any,
         x: torch.Tensor,
+        kept: Kept,
         group: Group,
         sequence_parallel: bool,
         queue: WeightGradientQueue,
@@ -56,8 +58,7 @@ class _Column(torch.autograd.Function):
         weights, ctx.biases = parameters[:count], parameters[count:]
         # The parameters themselves are kept, not saved tensors: their gradients go to `main_grad`, and the optimizer
         # may only change them after the last backward.
-        ctx.weights = weights
-        ctx.save_for_backward(x)
+        ctx.weights, ctx.kept = weights, kept
         gathered = all_gather(x, group) if sequence_parallel else x
         k = x.shape[-1]
         return tuple(
@@ -68,7 +69,7 @@ class _Column(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (x,) = ctx.saved_tensors
+        x, ctx.kept = ctx.kept.tensor, None
         group, sequence_parallel, queue, weights = ctx.group, ctx.sequence_parallel, ctx.queue, ctx.weights
         deferring = queue.deferring
         regathered, gathering = all_gather_async(x, group) if sequence_parallel and not deferring else (x, DONE)
@@ -89,7 +90,7 @@ class _Column(torch.autograd.Function):
             None if bias is None else _flat_sum(grad).view(bias.shape) for bias, grad in zip(ctx.biases, grads)
         ]
         reducing.wait()
-        return grad_x, None, None, None, None, *grad_weights, *grad_biases
+        return grad_x, None, None, None, None, None, *grad_weights, *grad_biases
 
 
 def _reduce_async(grad_x: torch.Tensor, group: Group, sequence_parallel: bool) -> tuple[torch.Tensor, Work]:
@@ -99,21 +100,21 @@ def _reduce_async(grad_x: torch.Tensor, group: Group, sequence_parallel: bool) -
 
 
 class _Row(torch.autograd.Function):
-    """forward(x, weight, bias, group, sequence_parallel, queue) -> y."""
+    """forward(x, kept x, weight, bias, group, sequence_parallel, queue) -> y."""
 
     @staticmethod
     def forward(
         ctx: Any,
         x: torch.Tensor,
+        kept: Kept,
         weight: SpecParameter,
         bias: SpecParameter | None,
         group: Group,
         sequence_parallel: bool,
         queue: WeightGradientQueue,
     ) -> torch.Tensor:
-        ctx.weight, ctx.bias = weight, bias
+        ctx.weight, ctx.bias, ctx.kept = weight, bias, kept
         ctx.group, ctx.sequence_parallel, ctx.queue = group, sequence_parallel, queue
-        ctx.save_for_backward(x)
         # The bias rides in the first member's GEMM, so that the sum over tp holds it once.
         own_bias = bias if group.coordinate == 0 else None
         partial = linear(x, _matrix(weight, x.shape[-1]), own_bias)
@@ -121,7 +122,7 @@ class _Row(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (x,) = ctx.saved_tensors
+        x, ctx.kept = ctx.kept.tensor, None
         weight, group = ctx.weight, ctx.group
         whole = all_gather(grad, group) if ctx.sequence_parallel else grad
         grad_x = input_gradient(whole, _matrix(weight, x.shape[-1])) if ctx.needs_input_grad[0] else None
@@ -135,7 +136,7 @@ class _Row(torch.autograd.Function):
             return [accumulate(weight, all_gather(held, group) if gather_again else held, x)]
 
         (grad_weight,) = ctx.queue.run(weight_gradients, 1)
-        return grad_x, grad_weight, grad_bias, None, None, None
+        return grad_x, None, grad_weight, grad_bias, None, None, None
 
 
 class ColumnParallelLinear(nn.Module):
@@ -159,7 +160,14 @@ class ColumnParallelLinear(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """x [s, b, k] (or [s/tp, b, k]) to one y [s, b, m_i / tp] a weight."""
         outputs: tuple[torch.Tensor, ...] = _Column.apply(
-            x, self._group, self._sequence_parallel, self._queue, len(self.weights), *self.weights, *self._bias_of
+            x,
+            Kept(x),
+            self._group,
+            self._sequence_parallel,
+            self._queue,
+            len(self.weights),
+            *self.weights,
+            *self._bias_of,
         )
         return outputs
 
@@ -183,5 +191,7 @@ class RowParallelLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [s, b, k/tp] to y [s, b, h] (or [s/tp, b, h])."""
-        y: torch.Tensor = _Row.apply(x, self.weight, self.bias, self._group, self._sequence_parallel, self._queue)
+        y: torch.Tensor = _Row.apply(
+            x, Kept(x), self.weight, self.bias, self._group, self._sequence_parallel, self._queue
+        )
         return y

@@ -16,6 +16,7 @@ from megatron_core.data_parallel.grad_reducer import GradReducer
 from megatron_core.data_parallel.weight_gather import WeightGather
 from megatron_core.model.gpt import GPTChunk, build_chunks
 from megatron_core.model.parameters import ParameterFactory
+from megatron_core.model.recompute_plan import RecomputePlan
 from megatron_core.optim.loss_scaler import initial
 from megatron_core.optim.lr_schedule import LRSchedule, lr_schedule
 from megatron_core.optim.mixed_precision import MixedPrecisionAdamW
@@ -72,7 +73,8 @@ def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: Run
     model, parallel, training = config.model, config.parallel, config.training
     dtype = DTYPES[config.optim.precision]
     queue = WeightGradientQueue()
-    factory = ParameterFactory(model, ctx, queue, training.seed, dtype, parallel.sequence_parallel)
+    recompute = RecomputePlan.of(parallel)
+    factory = ParameterFactory(model, ctx, queue, training.seed, dtype, parallel.sequence_parallel, recompute)
     layers = stage_layers(model, parallel)
     chunks = build_chunks(factory, chunk_plans(layers, ctx.pp.coordinate, ctx.pp.size))
     assert parallel.ddp_bucket_size is not None, "a resolved run has ddp_bucket_size"

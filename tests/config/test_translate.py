@@ -45,6 +45,14 @@ def values(line):
         ("--no-bias-gelu-fusion", {"gelu": "exact"}),
         ("--no-bias-gelu-fusion --openai-gelu", {"gelu": "tanh"}),
         ("--no-position-embedding", {"position_embedding_type": "none"}),
+        ("--recompute-activations", {"recompute_granularity": "selective"}),
+        ("--recompute-modules core_attn mlp", {"recompute_modules": ("core_attn", "mlp")}),
+        ("--checkpoint-activations", {"recompute_granularity": "full"}),
+        (
+            "--checkpoint-activations --checkpoint-num-layers 2 --deepspeed-activation-checkpointing",
+            {"recompute_granularity": "full", "recompute_num_layers": 2},
+        ),
+        ("--checkpoint-activations --recompute-granularity selective", {"recompute_granularity": "selective"}),
         ("--no-position-embedding --position-embedding-type rope", {"position_embedding_type": "rope"}),
         ("--use-rotary-position-embeddings --no-position-embedding", {"position_embedding_type": "rope"}),
     ],
@@ -67,8 +75,8 @@ def test_what_has_no_effect_is_said_in_one_line():
 
 def test_all_that_is_wrong_is_collected():
     result = told(
-        "--num-experts 8 --recompute-activations --moe-router-topk 2 --optimizer-cpu-offload --lrr 1 --lr fast "
-        "--yaml-cfg a --position-embedding-type yarn --recompute-activations --bf16 yes"
+        "--num-experts 8 --cpu-optimizer --moe-router-topk 2 --optimizer-cpu-offload --lrr 1 --lr fast "
+        "--yaml-cfg a --position-embedding-type yarn --cpu-optimizer --bf16 yes"
     )
     assert result.problems == (
         "--lr is 'fast', not a number",
@@ -78,7 +86,7 @@ def test_all_that_is_wrong_is_collected():
         "train a dense model",
         "--yaml-cfg: use --config FILE.yaml with this framework's sections",
         "--position-embedding-type yarn: use rope, with --use-rope-scaling or --rotary-seq-len-interpolation-factor",
-        "not yet: --recompute-activations, --optimizer-cpu-offload",
+        "not yet: --cpu-optimizer, --optimizer-cpu-offload",
     )
     assert result.unreadable
 
@@ -110,6 +118,7 @@ def test_unknown_flags_get_a_hint(flag, hint):
         ("--reset-iteration", "use --finetune to start from step 0"),
         ("--ckpt-convert-format torch", "checkpoints have one format"),
         ("--check-for-large-grads", "use --loss-spike-policy"),
+        ("--distribute-saved-activations", "cut over tensor-parallel ranks by --sequence-parallel"),
     ],
 )
 def test_what_checkpoints_and_faults_do_otherwise_is_refused_with_a_remedy(line, remedy):

@@ -9,6 +9,7 @@ gives them words of ours.
 from collections.abc import Mapping
 
 RENAMED: Mapping[str, str] = {
+    "checkpoint-num-layers": "recompute-num-layers",
     "encoder-num-layers": "num-layers",
     "encoder-seq-length": "seq-length",
     "exit-signal-handler-for-training": "exit-signal-handler",
@@ -35,11 +36,13 @@ SAME_AS: Mapping[str, str] = {
     "no-query-key-layer-scaling": "--no-apply-query-key-layer-scaling",
     "num-key-value-heads": "--group-query-attention --num-query-groups {}",
     "openai-gelu": "--gelu tanh",
+    "recompute-activations": "--recompute-granularity selective",
     "use-rotary-position-embeddings": "--position-embedding-type rope",
 }
 """Megatron flag -> our words; {} stands for the flag's value."""
 
 IMPLIED: Mapping[str, str] = {
+    "checkpoint-activations": "--recompute-granularity full",
     "fim-data": "--fim-rate 0.5",
     # Megatron's fused bias+GELU kernel is the tanh form, its unfused GELU the exact one: the switch changes the model.
     "no-bias-gelu-fusion": "--gelu exact",

@@ -53,8 +53,10 @@ HARMLESS: Mapping[str, str] = {
         external-cuda-graph optimizer-cuda-graph te-rng-tracker inference-rng-tracker
     """,
     "there is one implementation of each thing, with no switch": """
-        cpu-torch-adam deepspeed ds-fused-adam enable-experimental use-legacy-models use-mcore-models
+        cpu-torch-adam deepspeed deepspeed-activation-checkpointing ds-fused-adam enable-experimental
+        use-legacy-models use-mcore-models
     """,
+    "recomputation keeps the input of each group of layers, not copies in a buffer": "contigious-checkpointing",
     "weights are drawn on the CPU by name, each rank just its own": """
         init-model-with-meta-device use-cpu-initialization
     """,
@@ -106,7 +108,7 @@ HARMLESS: Mapping[str, str] = {
     """,
     "timers are maxima over ranks and never add a barrier": "no-barrier-with-level-1-timing timing-log-option",
     "the profiler is torch's": """
-        nvtx-ranges pytorch-profiler-collect-callstack pytorch-profiler-collect-chakra
+        nvtx-ranges profile-backward pytorch-profiler-collect-callstack pytorch-profiler-collect-chakra
         pytorch-profiler-collect-shapes record-shapes use-pytorch-profiler
     """,
     "that report is not written; training is the same": """

@@ -4,11 +4,6 @@
 from collections.abc import Mapping
 
 NOT_YET: Mapping[str, str] = {
-    "recomputing activations": """
-        checkpoint-activations checkpoint-num-layers contigious-checkpointing deepspeed-activation-checkpointing
-        distribute-checkpointed-activations distribute-saved-activations partition-activations profile-backward
-        recompute-activations recompute-granularity recompute-method recompute-modules recompute-num-layers
-    """,
     "offloading to host memory": """
         activation-offload-fraction checkpoint-in-cpu cpu-offloading-num-layers
         cpu-offloading-retain-pinned-cpu-buffers cpu-optimizer delay-offload-until-cuda-graph
@@ -17,12 +12,10 @@ NOT_YET: Mapping[str, str] = {
         offload-modules optimizer-cpu-offload optimizer-offload-fraction overlap-cpu-optimizer-d2h-h2d
         use-torch-optimizer-for-cpu-offload
     """,
-    "1-bit Adam": "onebit-freeze-step",
 }
 """What is missing -> the flags that ask for it."""
 
 NOT_YET_VALUES: Mapping[tuple[str, str], str] = {
-    ("optimizer", "onebit-adam"): "1-bit Adam",
     ("transformer-impl", "transformer_engine"): "Transformer Engine's modules",
 }
 """(flag, value) -> what is missing, where other values of the flag are fine or refused."""

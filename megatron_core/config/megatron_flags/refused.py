@@ -128,6 +128,9 @@ REFUSED: Mapping[str, str] = {
         output-logit-dtype qk-clip qk-clip-alpha qk-clip-threshold qk-l2-norm quick-geglu
         scattered-embeddings softmax-type spec split-transformers tile-factor window-attn-skip-freq window-size
     """,
+    "what recomputation keeps is cut over tensor-parallel ranks by --sequence-parallel: use it": """
+        distribute-checkpointed-activations distribute-saved-activations partition-activations
+    """,
     "rotary embeddings are rescaled by --rotary-seq-len-interpolation-factor or --use-rope-scaling alone": """
         mrope-section mscale mscale-all-dim no-rope-freq no-yarn-correction-range-round-to-int rope-type
         rotary-scaling-factor yarn-beta-fast yarn-beta-slow yarn-correction-range-round-to-int
