@@ -56,7 +56,7 @@ def test_weights_are_cast_as_torch_casts_them(dtype: torch.dtype) -> None:
     weights = torch.tensor(EDGES + SPECIAL)
     moments = Moments(torch.zeros_like(weights), torch.zeros_like(weights))
     out = torch.zeros(len(weights), dtype=dtype)
-    one_pass(weights, torch.zeros_like(weights), moments, out, HYPER, **STILL)(0, len(weights))
+    one_pass(weights, torch.zeros_like(out), moments, out, HYPER, **STILL)(0, len(weights))
     assert torch.equal(out[:-1].view(torch.int16), weights[:-1].to(dtype).view(torch.int16))
     assert out[-1].isnan()
 
@@ -66,5 +66,5 @@ def test_gradients_are_widened_exactly(dtype: torch.dtype) -> None:
     grad = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype)  # every number that there is
     moments = Moments(torch.zeros(2**16), torch.zeros(2**16))
     hyper = AdamHyper(beta1=0.0, beta2=0.0, eps=1.0)  # then m is the gradient
-    one_pass(torch.zeros(2**16), grad, moments, None, hyper, **STILL)(0, 2**16)
+    one_pass(torch.zeros(2**16), grad, moments, torch.zeros_like(grad), hyper, **STILL)(0, 2**16)
     torch.testing.assert_close(moments.m, grad.float(), rtol=0, atol=0, equal_nan=True)
