@@ -27,7 +27,12 @@ CASES = {
     ),
     "first-of-each-chunk-tp2-pp2": ("llama", 4, f"{TP2} {PP2} {INTERLEAVED} {FIRST}", "--global-batch-size 3"),
     "modules-tp2-sp-pp2": ("dropout", 4, f"{TP2} {PP2} --sequence-parallel {ALL_MODULES}", "--global-batch-size 2"),
-    "full-zero-bubble-tp2-sp": ("dropout", 4, f"{TP2} {PP2} --sequence-parallel {ZERO_BUBBLE} {FULL}", "--global-batch-size 4"),
+    "full-zero-bubble-tp2-sp": (
+        "dropout",
+        4,
+        f"{TP2} {PP2} --sequence-parallel {ZERO_BUBBLE} {FULL}",
+        "--global-batch-size 4",
+    ),
     "modules-zero-bubble": ("qk", 2, f"{PP2} {ZERO_BUBBLE} {ALL_MODULES}", "--num-layers 2 --global-batch-size 4"),
 }
 
