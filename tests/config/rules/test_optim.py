@@ -23,7 +23,7 @@ ONEBIT = {"optimizer": "onebit-adam", "onebit_freeze_step": 20}
         ({"bf16": True, "fp64": True}, "--bf16 and --fp64 exclude each other: choose one precision"),
         ({"optimizer": "onebit-adam"}, "needs --onebit-freeze-step: 15 to 25 % of the run's updates (20 of"),
         ({**ONEBIT, "onebit_freeze_step": 100}, "--onebit-freeze-step 100 is not before the end of the run"),
-        ({**ONEBIT, "use_distributed_optimizer": True}, "save at most 1.9 x of the traffic instead of 16 x: leave one of"),
+        ({**ONEBIT, "use_distributed_optimizer": True}, "save at most 1.9 x of the traffic instead of 16 x: leave"),
         ({"onebit_freeze_step": 20}, "--onebit-freeze-step 20 needs --optimizer onebit-adam"),
         ({"fp16": True, "min_loss_scale": 8.0, "initial_loss_scale": 4.0}, "--min-loss-scale 8.0 is above"),
     ],
