@@ -18,7 +18,12 @@ INTERLEAVED = "--num-virtual-stages-per-pipeline-rank 2"
 TP2, PP2 = "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2"
 
 CASES = {
-    "full-tp2-sp-pp2-dp2": ("dropout", 8, f"{TP2} {PP2} --sequence-parallel {FULL}", "--global-batch-size 4"),
+    "full-tp2-sp-pp2-dp2-zero1": (
+        "dropout",
+        8,
+        f"{TP2} {PP2} --sequence-parallel --use-distributed-optimizer --overlap-param-gather {FULL}",
+        "--global-batch-size 4",
+    ),
     "groups-of-2-uneven-interleaved": (
         "gpt2",
         2,

@@ -4,6 +4,7 @@
 import gc
 import math
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -114,6 +115,7 @@ def between(model: GPTChunk, config: ModelConfig, x: torch.Tensor) -> int:
     return total
 
 
+LINEARS = ("attention.q", "attention.kv", "attention.output", "mlp.up", "mlp.down")
 INNER = ChunkPlan(range(4), has_embedding=False, has_head=False)
 
 
@@ -125,6 +127,30 @@ def test_full_keeps_one_input_a_group(layers_a_group: int) -> None:
     x = randn(16, 2, 32).requires_grad_()
     kept = between(make_model(replace(make_factory(config), recompute=plan), INNER), config, x)
     assert kept == math.ceil(4 / layers_a_group) * x.nbytes
+
+
+@pytest.mark.parametrize("form", ["full", "all-modules"])
+def test_an_input_action_runs_again_and_a_weight_action_finds_its_inputs(form: str) -> None:
+    """Zero-bubble schedules: no product of a second run waits for W, and no gradient is added twice or before W."""
+    config = small(num_layers=4, **DROPOUT)
+    counts: list[Counter[str]] = []
+    sums = []
+    for plan in (NOTHING, FORMS[form]):
+        factory = replace(make_factory(config), recompute=plan)
+        model, counted = make_model(factory, INNER), Counter[str]()
+        for parameter in model.parameters():
+            parameter.main_grad = torch.zeros_like(parameter)
+            parameter.on_gradient = lambda parameter, counted=counted: counted.update([parameter.spec.name])
+        loss = model(randn(16, 2, 32).requires_grad_(), make_microbatch(config, dropout=KEY)).square().mean()
+        with factory.queue.deferred() as pending:
+            loss.backward()
+        assert not counted
+        with torch.no_grad():
+            assert calls_of("linear", lambda pending=pending: [closure() for closure in pending]) == 0
+        counts.append(counted)
+        sums.append({parameter.spec.name: parameter.main_grad for parameter in model.parameters()})
+    assert counts[1] == counts[0] == {f"layers.{n}.{name}.weight": 1 for n in range(4) for name in LINEARS}
+    assert_same_bits(sums[1], sums[0])
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
