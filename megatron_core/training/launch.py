@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from megatron_core.config.parallel import ParallelConfig
 from megatron_core.errors import ConfigError
+from megatron_core.training.meeting import meet
 
 # Below 32768, from where Linux takes ports for outgoing connections.
 _SLURM_PORT_BASE, _SLURM_PORT_SPAN = 20000, 12000
@@ -156,6 +157,11 @@ def process_group(launch: Launch, device: torch.device, timeout_minutes: float) 
             "ended early."
         ) from error
     store.set_timeout(timeout)
+    if launch.launcher == "torchrun":
+        try:
+            store = dist.PrefixStore(meet(store, launch.rank, launch.world_size, timeout.total_seconds()), store)
+        except TimeoutError as error:
+            raise ConfigError(f"rank {launch.rank} waited in vain: {error}; see the logs of the others.") from error
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         store=dist.PrefixStore("groups", store),

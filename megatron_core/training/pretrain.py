@@ -6,12 +6,14 @@ import sys
 import time
 from collections.abc import Sequence
 
+import torch
 import torch.distributed as dist
 
 from megatron_core.config.cli import Parsed, parse
 from megatron_core.config.run import RunConfig
 from megatron_core.config.yaml_file import dump_yaml
 from megatron_core.errors import UserError
+from megatron_core.parallel.collectives import MAX, all_reduce
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.parallel.groups import create_context
 from megatron_core.parallel.rank_grid import DEFAULT_ORDER, TP_PP_DP_ORDER, RankGrid
@@ -86,7 +88,7 @@ def _run_rank(parsed: Parsed, launch: Launch, started: float) -> int:
     set_up_console(launch.rank)
     for note in parsed.notes:
         LOGGER.info(note)
-    config = restarted(parsed.config, launch.restarts)
+    config = parsed.config
     grid = grid_of(config, launch.world_size)
     check_save_directory(config.checkpoint.save)
     check_trackers(config.logging)
@@ -98,6 +100,9 @@ def _run_rank(parsed: Parsed, launch: Launch, started: float) -> int:
         process_group(launch, device, timeout) as store,
     ):
         ctx = create_context(grid, launch.rank, device, kv_replicas=kv_replicas(config), timeout_minutes=timeout)
+        # Agents of torchrun count starts each for itself; whether the run goes on must be the same for all ranks.
+        restarts = torch.tensor([launch.restarts], dtype=torch.int64, device=device)
+        config = restarted(config, int(all_reduce(restarts, ctx.world, MAX)))
         requests = StopRequests(config.training, signals, rank=ctx.rank, started=started)
         last_word = LastWord(config.checkpoint.save, ctx.rank)
         watchdog = Watchdog(

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from megatron_core.errors import DataError
 from megatron_core.parallel.collective_log import CollectiveLog
+from megatron_core.parallel.context import Group
 from megatron_core.training import pretrain as module
 from megatron_core.training.launch import Launch
 from megatron_core.training.pretrain import grid_of, kv_replicas, pretrain
@@ -50,7 +51,9 @@ def test_a_rank_alone_with_its_error_signs_it(
     """Once ranks train, one of them may meet a broken file that no other reads: that rank must not stay silent."""
     monkeypatch.setattr(module, "detect", lambda: Launch(launcher="torchrun", rank=3, local_rank=3, world_size=4))
     monkeypatch.setattr(module, "process_group", lambda *arguments: contextlib.nullcontext(dist.HashStore()))
-    context = SimpleNamespace(rank=3, grid=SimpleNamespace(world_size=4), log=CollectiveLog())
+    context = SimpleNamespace(
+        rank=3, grid=SimpleNamespace(world_size=4), log=CollectiveLog(), world=Group("world", (3,), 0)
+    )
     monkeypatch.setattr(module, "create_context", lambda *arguments, **options: context)
     monkeypatch.setattr(module, "begin", lambda *arguments: None)
 
