@@ -5,6 +5,7 @@ One JSON object in one line: code, reason, step and, where one is known, checkpo
 run can start from. No file: the run is still going, or it died.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -38,6 +39,8 @@ def write_exit_file(save: Path, *, code: int, reason: str, step: int, checkpoint
         unfinished.replace(save / EXIT_FILE)
         _sync(save)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
         LOGGER.error("cannot write %s: %s. It would have said: %s", save / EXIT_FILE, error, json.dumps(record))
 
 
