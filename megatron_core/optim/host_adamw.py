@@ -3,9 +3,9 @@
 
 The rule is bound by memory, so everything that is done to an element (unscaling, clipping, update, cast to the type of
 the device's weights) is done while it is at hand, by `host_kernel`. Threads take tile after tile, so that one which is
-held up elsewhere delays nobody. Where numba is not installed, for float64, and where a probe finds the kernel to round
-otherwise than torch does here, `adamw_update` and a cast do the work in passes of their own. Either way the result is
-that of `adamw_update`, to the bit.
+held up elsewhere delays nobody. Where llvmlite is not installed, for float64, and where a probe finds the kernel to
+round otherwise than torch does here, `adamw_update` and a cast do the work in passes of their own. Either way the
+result is that of `adamw_update`, to the bit.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,9 @@ from megatron_core.optim.adamw import AdamHyper, Moments, adamw_update
 
 _TILE = 2**19
 """Elements that a thread takes at a time: some 0.3 ms of work, beside which a call costs little."""
-_VECTOR = 16
-"""Elements in torch's widest vector. Its kernel rounds what remains of a tensor otherwise, so torch is given that."""
+BLOCK = 32
+"""Elements that the kernel works on at once. It is given whole blocks and torch what remains: torch's kernel rounds
+the part of a tensor that does not fill a vector otherwise, and a block is a multiple of its vectors."""
 _PROBE = 2**12
 
 
@@ -44,7 +45,7 @@ class OnePass(Protocol):
 
 
 def compiled_pass() -> OnePass | None:
-    """The compiled kernel, or None where numba is not installed."""
+    """The compiled kernel, or None where llvmlite is not installed."""
     try:
         from megatron_core.optim.host_kernel import one_pass
     except ImportError:
@@ -85,7 +86,7 @@ class HostAdamW:
         done = 0
         if weights.dtype == torch.float32 and grad_factor != 0.0 and self._is_exact(grad, out):
             assert self._kernel is not None
-            done = len(weights) // _VECTOR * _VECTOR
+            done = len(weights) // BLOCK * BLOCK
             work = self._kernel(weights, grad, moments, out, self._hyper, applied_steps=applied_steps, **numbers)
             self._share(work, done)
         if done < len(weights):

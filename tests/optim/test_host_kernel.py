@@ -4,9 +4,10 @@
 import pytest
 import torch
 
-pytest.importorskip("numba", reason="numba, of the extra `offload`, is not installed")
+pytest.importorskip("llvmlite", reason="llvmlite, of the extra `offload`, is not installed")
 
 from megatron_core.optim.adamw import AdamHyper, Moments, adamw_update
+from megatron_core.optim.host_adamw import BLOCK
 from megatron_core.optim.host_kernel import one_pass
 from tests.small_model import randn
 
@@ -44,16 +45,19 @@ def test_a_vector_has_torchs_bits_and_the_gradient_stays() -> None:
 
 
 def test_only_the_range_is_touched() -> None:
-    weights, out = torch.ones(10), torch.zeros(10, dtype=torch.bfloat16)
-    moments = Moments(torch.zeros(10), torch.zeros(10))
-    one_pass(weights, torch.ones(10), moments, out, HYPER, applied_steps=0, **NUMBERS)(3, 7)
+    n = 4 * BLOCK
+    weights, out = torch.ones(n), torch.zeros(n, dtype=torch.bfloat16)
+    moments = Moments(torch.zeros(n), torch.zeros(n))
+    one_pass(weights, torch.ones(n), moments, out, HYPER, applied_steps=0, **NUMBERS)(BLOCK, 3 * BLOCK)
+    expected = [False] * BLOCK + [True] * 2 * BLOCK + [False] * BLOCK
     for tensor, untouched in ((weights, 1.0), (moments.m, 0.0), (moments.v, 0.0), (out, 0.0)):
-        assert [value != untouched for value in tensor.tolist()] == [False] * 3 + [True] * 4 + [False] * 3
+        assert [value != untouched for value in tensor.tolist()] == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_weights_are_cast_as_torch_casts_them(dtype: torch.dtype) -> None:
-    weights = torch.tensor(EDGES + SPECIAL)
+    numbers = EDGES + SPECIAL
+    weights = torch.tensor([1.0] * (BLOCK - len(numbers)) + numbers)
     moments = Moments(torch.zeros_like(weights), torch.zeros_like(weights))
     out = torch.zeros(len(weights), dtype=dtype)
     one_pass(weights, torch.zeros_like(out), moments, out, HYPER, **STILL)(0, len(weights))
