@@ -31,8 +31,7 @@ def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint_and_no_more(tmp
     assert code == 0, said
     assert f"loaded weights, optimizer and state from {elastic}/step_" in said
     trained = [line["step"] for line in read_metrics(elastic / METRICS_FILE) if "loss" in line]
-    assert len(trained) > STEPS, "some steps were taken twice, but not all"
-    assert trained.count(1) == 1
+    assert trained.count(1) == 1 and len(trained) < STEPS + 40, "but for those since the checkpoint, none twice"
     assert curve(elastic) == curve(straight)
     assert_same_end(elastic, straight, STEPS)
     assert ending(elastic)["reason"] == "finished"
