@@ -119,6 +119,16 @@ def test_a_kernel_that_rounds_otherwise_is_not_used(make: Make) -> None:
     assert len(calls) == 2, "the probe alone calls it"
 
 
+def test_every_tile_is_worked_on_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges = []
+    monkeypatch.setattr(host_adamw, "_TILE", 64)
+    monkeypatch.setattr(host_adamw, "_gives_torchs_bits", lambda *_: True)
+    adam = make(lambda *_, **__: lambda start, stop: ranges.append((start, stop)), threads=3)
+    weights = randn(171).float()
+    adam.update(weights, weights, _moments(weights), None, applied_steps=0, lr=0.1, weight_decay=0.0, grad_factor=1.0)
+    assert sorted(ranges) == [(0, 64), (64, 128), (128, 160)]
+
+
 def test_an_error_of_a_thread_is_not_lost(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> Callable[[int, int], None]:
         def work(start: int, stop: int) -> None:

@@ -31,6 +31,10 @@ EDGES = [
 SPECIAL = [float("inf"), float("-inf"), float("nan")]
 
 
+@pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() == "DEFAULT",
+    reason="torch without vectors rounds otherwise",
+)
 def test_a_vector_has_torchs_bits_and_the_gradient_stays() -> None:
     ours, theirs = randn(64).float(), randn(64).float()
     our_moments, their_moments = [Moments(torch.zeros(64), torch.zeros(64)) for _ in range(2)]
