@@ -25,7 +25,9 @@ def recomputed(function: Callable[..., torch.Tensor], *args: Any) -> torch.Tenso
 
     `function` must do the same each time; tensors that it takes from elsewhere (parameters, masks) must not change.
     """
-    return _Stretch(function, args).run(args) if torch.is_grad_enabled() else function(*args)
+    stretch = _Stretch(function, args)
+    with saved_tensors_hooks(stretch.number, stretch.take):
+        return function(*args)
 
 
 class _EnoughError(Exception):
@@ -37,21 +39,17 @@ class _Stretch:
 
     def __init__(self, function: Callable[..., torch.Tensor], args: tuple[Any, ...]) -> None:
         self._function = function
-        self._tensors = [(Kept(arg), arg.requires_grad) if isinstance(arg, torch.Tensor) else None for arg in args]
-        self._others = [None if isinstance(arg, torch.Tensor) else arg for arg in args]
+        self._args = [Kept(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
         self._count = 0
         self._made: list[torch.Tensor | None] = []
 
-    def run(self, args: tuple[Any, ...]) -> torch.Tensor:
-        """The first run: each tensor to be saved gets a number instead."""
-        with saved_tensors_hooks(self._number, self._take):
-            return self._function(*args)
-
-    def _number(self, tensor: torch.Tensor) -> int:
+    def number(self, tensor: torch.Tensor) -> int:
+        """What the first run saves instead of its next tensor."""
         self._count += 1
         return self._count - 1
 
-    def _take(self, number: int) -> torch.Tensor:
+    def take(self, number: int) -> torch.Tensor:
+        """That tensor, from the second run, which the first call starts."""
         if not self._made:
             self._run_again()
         made = self._made[number]
@@ -67,15 +65,15 @@ class _Stretch:
             if len(made) == self._count:
                 raise _EnoughError
 
-        args = [
-            other if held is None else held[0].tensor.detach().requires_grad_(held[1])
-            for held, other in zip(self._tensors, self._others)
-        ]
-        self._tensors = []
+        args = [_as_leaf(arg.tensor) if isinstance(arg, Kept) else arg for arg in self._args]
         # With gradients on, since only then is anything saved; the graph of this run is thrown away with its output.
         with suppress(_EnoughError), torch.enable_grad(), saved_tensors_hooks(collect, _never):
             self._function(*args)
         assert len(made) == self._count, f"the second run saved {len(made)} tensors, the first one {self._count}"
+
+
+def _as_leaf(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().requires_grad_(x.requires_grad)
 
 
 def _never(packed: None) -> torch.Tensor:

@@ -41,7 +41,7 @@ class RecomputePlan:
         """What a resolved config asks for."""
         match config.recompute_granularity:
             case "full":
-                assert config.recompute_num_layers is not None, "a resolved run has recompute_num_layers"
+                assert config.recompute_method and config.recompute_num_layers, "a resolved run has both"
                 return RecomputePlan(method=config.recompute_method, num_layers=config.recompute_num_layers)
             case "selective":
                 return RecomputePlan(modules=frozenset(config.recompute_modules))

@@ -30,7 +30,9 @@ class Kept:
 
     def __init__(self, x: torch.Tensor) -> None:
         """To be made outside an autograd function, in whose forward gradients are off."""
-        self._node: Any = _Keep.apply(torch.empty(0, requires_grad=True), x).grad_fn
+        self._node: Any = None
+        if torch.is_grad_enabled():
+            self._node = _Keep.apply(torch.empty(0, requires_grad=True), x).grad_fn
 
     @property
     def tensor(self) -> torch.Tensor:

@@ -15,7 +15,6 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from megatron_core.attention.self_attention import AttentionInputs
 from megatron_core.config.model import ModelConfig
 from megatron_core.kernels.dropout import DropoutKey
 from megatron_core.model.gpt import ChunkPlan, GPTChunk
@@ -272,29 +271,32 @@ def test_nothing_is_left_after_backward() -> None:
     config = small(num_layers=4)
     model = make_model(replace(make_factory(config), recompute=FULL), INNER)
     x = randn(16, 2, 32).requires_grad_()
-    leaves = [x, *model.parameters()]
+    batch, leaves = make_microbatch(config), [x, *model.parameters()]
+    model(x, batch).sum().backward()  # what is made once a process must not count
     gc.disable()  # no cycle may wait for the collector
     try:
-        with Live(*leaves) as live:
-            model(x, make_microbatch(config)).sum().backward()
-            for leaf in leaves:
-                leaf.grad = None
+        with Live(*leaves, *(leaf.grad for leaf in leaves)) as live:
+            model(x, batch).sum().backward()
             assert live.total == 0
     finally:
         gc.enable()
 
 
-def test_it_works_beside_what_a_chunk_shares_over_layers() -> None:
-    """Rotary table and masks are no inputs of a group: they are kept once, whatever the number of layers."""
-    inputs = AttentionInputs(rotary=None, mask=torch.ones(2, 1, 16, 16, dtype=torch.bool).tril(), dropout=None)
-    models = [build(plan, small()) for plan in (NOTHING, FULL)]
-    results = []
-    for model in models:
-        x = randn(16, 2, 32).requires_grad_()
-        y = x
-        for group in model._groups:
-            y = recomputed(model._through, group.layers, y, inputs, 16) if group.recomputed else y
-            y = y if group.recomputed else model._through(group.layers, y, inputs, 16)
-        y.square().sum().backward()
-        results.append(x.grad)
-    assert torch.equal(*results)
+def bytes_of_gradients(model: GPTChunk) -> int:
+    return sum(parameter.grad.nbytes for parameter in model.parameters() if parameter.grad is not None)
+
+
+@pytest.mark.parametrize("form", [None, "full", "all-modules"])
+def test_backward_lets_go_of_what_it_has_used(form: str | None) -> None:
+    """Layer by layer, though the graph as a whole lives until the end: when the input's gradient comes, the weights'
+    gradients are all that is left, and some working memory of the first layer."""
+    config = small(num_layers=4)
+    plan = FORMS[form] if form else NOTHING
+    model = make_model(replace(make_factory(config), recompute=plan), INNER)
+    x = randn(16, 2, 32).requires_grad_()
+    left = []
+    with Live(x, *model.parameters()) as live:
+        x.register_hook(lambda grad: left.append(live.total - bytes_of_gradients(model)))
+        loss = model(x, make_microbatch(config)).sum()
+        loss.backward()
+    assert left[0] < 4 * x.nbytes
