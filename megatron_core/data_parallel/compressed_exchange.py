@@ -21,7 +21,7 @@ from megatron_core.optim.onebit_compress import (
     Errors,
     Piece,
     absolute_sums,
-    decompressed,
+    decompress,
     live_counts,
     pack_signs,
     pieces_within,
@@ -69,7 +69,7 @@ class CompressedExchange:
         replies, scales = self._from_servers(dead, counts, arrivals, scales)
         for value, mask, pieces, (bits, work) in zip(values, dead, self._pieces, replies):
             work.wait()
-            value.copy_(decompressed(unpack_signs(bits)[: value.numel()], scales, pieces)).masked_fill_(mask, 0)
+            decompress(unpack_signs(bits), scales, pieces, out=value).masked_fill_(mask, 0)
 
     def _counts(self, values: Sequence[torch.Tensor], dead: Sequence[torch.Tensor]) -> torch.Tensor:
         """Elements behind each scale, at least 1."""
@@ -90,7 +90,7 @@ class CompressedExchange:
             arrivals.append(all_to_all_async(bits[-1], self._dp))
         scales = _added(sums, self._tp) / counts
         for value, mask, pieces, errors, packed in zip(values, dead, self._pieces, self.errors, bits):
-            sent = decompressed(unpack_signs(packed)[: value.numel()], scales, pieces)
+            sent = decompress(unpack_signs(packed), scales, pieces, out=errors.worker)  # the old errors are in `value`
             torch.sub(value, sent, out=errors.worker).masked_fill_(mask, 0)
         return arrivals, all_gather(scales, self._dp).view(self._dp.size, -1)
 
@@ -106,16 +106,17 @@ class CompressedExchange:
         served = [self._served(number, mask) for number, mask in enumerate(dead)]
         for (pieces, mask), errors, (received, work) in zip(served, self.errors, arrivals):
             work.wait()
-            average = errors.server
+            average, scratch = errors.server, torch.empty_like(errors.server)  # between pieces both are masked below
             for signs, scales in zip(unpack_signs(received).view(self._dp.size, -1), worker_scales / self._dp.size):
-                average.add_(decompressed(signs, scales, pieces))
+                average.add_(decompress(signs, scales, pieces, out=scratch))
             average.masked_fill_(mask, 0)
             sums += absolute_sums(average, pieces, self._num_scales)
             bits.append(pack_signs(average, average.numel()))
             replies.append(all_gather_async(bits[-1], self._dp))
         scales = _added(_added(sums, self._dp), self._tp) / counts
         for (pieces, mask), errors, packed in zip(served, self.errors, bits):
-            errors.server.sub_(decompressed(unpack_signs(packed), scales, pieces)).masked_fill_(mask, 0)
+            sent = decompress(unpack_signs(packed), scales, pieces, out=torch.empty_like(errors.server))
+            errors.server.sub_(sent).masked_fill_(mask, 0)
         return replies, scales
 
     def _served(self, number: int, dead: torch.Tensor) -> tuple[list[Piece], torch.Tensor]:

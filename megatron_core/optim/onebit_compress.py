@@ -3,7 +3,7 @@
 
 The scale is the mean of absolute values, which of all single scales loses least (the L2 scale of the first
 implementations loses more than it sends where values are sparse). A sign cannot say zero: elements that must stay zero
-are named `dead`, count in no mean and decompress to zero. Paper: Tang et al., arXiv:2102.02888.
+are named `dead`, count in no mean and are masked by whoever decompresses. Paper: Tang et al., arXiv:2102.02888.
 """
 
 from collections.abc import Iterator, Sequence
@@ -82,10 +82,9 @@ def live_counts(dead: torch.Tensor, pieces: Sequence[Piece], num_scales: int, dt
     return counts
 
 
-def decompressed(signs: torch.Tensor, scales: torch.Tensor, pieces: Sequence[Piece]) -> torch.Tensor:
-    """Each sign times the scale of its piece, 0 outside all pieces: int8 [n], [num_scales] -> [n]."""
-    values = torch.zeros(signs.shape, dtype=scales.dtype, device=scales.device)
+def decompress(signs: torch.Tensor, scales: torch.Tensor, pieces: Sequence[Piece], out: torch.Tensor) -> torch.Tensor:
+    """Write each sign times the scale of its piece: int8 [≥ n], [num_scales] -> `out` [n], unchanged between pieces."""
     for piece in pieces:
         span = slice(piece.start, piece.stop)
-        torch.mul(signs[span], scales[piece.scale], out=values[span])
-    return values
+        torch.mul(signs[span], scales[piece.scale], out=out[span])
+    return out
