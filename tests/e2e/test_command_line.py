@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from safetensors import safe_open
+from safetensors.torch import load_file
 
 from megatron_core.training.metrics import read_metrics
 from megatron_core.training.pretrain import pretrain
@@ -101,11 +101,11 @@ def test_a_run_under_torchrun_leaves_its_files(tmp_path: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     code, said = finish(start(f"{MOCK} --pipeline-model-parallel-size 2 --save {tmp_path}", None, *launcher))
     assert code == 0, said
-    assert ending(tmp_path) == {"code": 0, "reason": "finished", "step": 4}
+    assert ending(tmp_path) == {"code": 0, "reason": "finished", "step": 4, "checkpoint_step": 4}
     assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4]
-    with safe_open(str(tmp_path / "weights.safetensors"), "pt") as weights:
-        assert weights.metadata() == {"step": "4"}
-        assert {"embedding.tokens.weight", "layers.1.mlp.down.weight", "final_norm.bias"} <= set(weights.keys())
+    names = [name for file in tmp_path.glob("step_00000004/*.safetensors") for name in load_file(file)]
+    expected = {f"model/{name}" for name in ("embedding.tokens.weight", "layers.1.mlp.down.weight", "final_norm.bias")}
+    assert expected <= set(names)
 
 
 def test_srun_needs_no_other_launcher(tmp_path: Path, free_port: int) -> None:
@@ -119,7 +119,7 @@ def test_srun_needs_no_other_launcher(tmp_path: Path, free_port: int) -> None:
         processes.append(start(flags, variables))
     results = [finish(process) for process in processes]
     assert [code for code, _ in results] == [0, 0], results
-    assert ending(tmp_path) == {"code": 0, "reason": "exit_interval 3", "step": 3}
+    assert ending(tmp_path) == {"code": 0, "reason": "exit_interval 3", "step": 3, "checkpoint_step": 3}
     assert "step 3/4" not in results[1][1], "rank 0 alone speaks"
 
 
@@ -135,7 +135,7 @@ def free_port() -> int:
 def test_exit_duration_counts_from_the_start_of_the_process(tmp_path: Path) -> None:
     code, _ = finish(start(f"{MOCK} --exit-duration-in-mins 0.0001 --save {tmp_path}"))
     assert code == 0
-    assert ending(tmp_path) == {"code": 0, "reason": "exit_duration_in_mins 0.0001", "step": 1}
+    assert ending(tmp_path) == {"code": 0, "reason": "exit_duration_in_mins 0.0001", "step": 1, "checkpoint_step": 1}
 
 
 def test_a_loss_that_is_no_number_ends_the_run_with_the_samples() -> None:
@@ -154,3 +154,14 @@ def test_control_c_ends_a_run_in_one_line() -> None:
     code, said = finish(process)
     assert code == 1
     assert "interrupted" in said.splitlines()[-1] and "Traceback" not in said
+
+
+def test_a_bug_is_a_traceback_and_exit_code_1() -> None:
+    """Though the process leaves without the interpreter's own end."""
+    code, said = finish(start("--help", None, "-c", "import pretrain_gpt, sys; pretrain_gpt.leave(lambda: 1 / 0)"))
+    assert code == 1 and said.rstrip().endswith("ZeroDivisionError: division by zero")
+
+
+def test_help_is_printed_whole() -> None:
+    code, said = finish(start("--help"))
+    assert code == 0 and "--tensor-model-parallel-size" in said and "--wandb-project" in said

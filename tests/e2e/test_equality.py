@@ -113,7 +113,9 @@ def test_product(case: tuple[str, int, int, int, bool, str], tmp_path_factory: p
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_single_precision_keeps_designs_tolerances(family: str) -> None:
-    flags = f"{FAMILIES[family]} {BATCH_4}"
+    # An epsilon above the rounding of a gradient: else Adam makes whole steps of gradients that are rounding alone, and
+    # which those are depends on the CPU.
+    flags = f"{FAMILIES[family]} {BATCH_4} --adam-eps 1e-6"
     expected = reference(flags)
     curve = run_ranks(train_rank, 2, f"{flags} {layout_flags(2, 1, sp=True)}", 10)[0]
     for weights in (curve.weights, expected.weights):
