@@ -70,7 +70,8 @@ def train(
             LOGGER.warning("step %d passed over, its batch left out", state.step)
             stop = ask_all(requests, run.ctx)
         else:
-            taken, outcome = train_step(run, state, requests.votes())
+            with meter.watch(run):
+                taken, outcome = train_step(run, state, requests.votes())
             _say(run, outcome)
             if outcome.verdict.action == "rollback":
                 run, state = saver.roll_back(run, state, outcome.verdict.reason)

@@ -59,6 +59,10 @@ class StepMetrics:
     """Most memory held at once, the worst rank's."""
     skipped: bool
     """Whether the weights stayed as they were: an fp16 overflow, or a fault that was left out."""
+    exposed_comm_s: Mapping[str, float] | None = None
+    """Seconds blocked in collectives by axis, which no computation has hidden, the largest of any rank's: on pp and
+    world also what is waited for in bubbles. Only axes of more than one rank; left out on CUDA, where the host cannot
+    tell."""
     params_norm: float | None = None
     """With --log-params-norm: L2 norm of all weights."""
     num_zeros: int | None = None
@@ -71,8 +75,8 @@ class StepMetrics:
     def record(self) -> dict[str, Any]:
         """The line's keys and values; extra keys only where they were asked for."""
         record: dict[str, Any] = dataclasses.asdict(self)
-        for extra in ("params_norm", "num_zeros", "timers"):
-            if record[extra] is None or record[extra] == {}:
+        for extra in ("exposed_comm_s", "params_norm", "num_zeros", "timers"):
+            if record[extra] is None or (extra == "timers" and not self.timers):
                 del record[extra]
         return record | (record.pop("stragglers") or {})
 

@@ -15,13 +15,15 @@ FLAGS = (
     "--lr-warmup-iters 3 --log-params-norm --log-num-zeros-in-grad "
     "--untie-embeddings-and-output-weights --disable-bias-linear"
 )
+TP2, PP2 = "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2"
 LAYOUTS = {
-    "tp2": (2, "--tensor-model-parallel-size 2"),
-    "pp2": (2, "--pipeline-model-parallel-size 2"),
-    "dp2": (2, ""),
-    "tp2-pp2-sp": (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel"),
+    "tp2": (2, TP2, {"tp", "world"}),
+    "pp2": (2, PP2, {"pp", "world"}),
+    "dp2": (2, "", {"dp", "world"}),
+    "tp2-pp2-sp": (4, f"{TP2} {PP2} --sequence-parallel", {"tp", "pp", "world"}),
 }
-MEASURED = {"step_time_s", "tokens_per_s", "tflops_per_device", "peak_memory_bytes", "mfu"}
+"""Number of ranks, flags, and the axes on which they communicate in a step."""
+MEASURED = {"step_time_s", "tokens_per_s", "tflops_per_device", "peak_memory_bytes", "mfu", "exposed_comm_s"}
 
 
 def records(folder: Path, world_size: int, flags: str) -> list[dict[str, Any]]:
@@ -37,13 +39,15 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_columns_are_those_of_one_process(layout: str, expected: list[dict[str, Any]], tmp_path: Path) -> None:
-    world_size, more = LAYOUTS[layout]
+    world_size, more, axes = LAYOUTS[layout]
     found = records(tmp_path, world_size, f"{FLAGS} {more}")
     assert len(found) == 13 and [line.keys() for line in found] == [line.keys() for line in expected]
     for line, truth in zip(found, expected):
         for column in line.keys() - MEASURED:
             wanted = truth[column] if isinstance(truth[column], str) else pytest.approx(truth[column], rel=1e-5)
             assert line[column] == wanted, f"step {line['step']}: {column}"
+        if "loss" in line:
+            assert line["exposed_comm_s"].keys() == axes and truth["exposed_comm_s"] == {}
 
 
 def test_columns_tell_what_was_asked_for(expected: list[dict[str, Any]]) -> None:

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """That the columns are right at every layout is proved end to end (OPS-04)."""
 
+from dataclasses import replace
+
 import pytest
 
+from megatron_core.parallel.collective_log import CollectiveLog
+from megatron_core.parallel.groups import group_members
+from megatron_core.parallel.rank_grid import RankGrid
 from megatron_core.training.metrics import StepMetrics
-from megatron_core.training.step_metrics import StepMeter
+from megatron_core.training.step_metrics import AXES, StepMeter
 from megatron_core.training.train_step import train_step
 from tests.e2e.proof import FAMILIES, start_rank
 from tests.rank_pool import run_ranks
@@ -41,3 +46,49 @@ def windows(rank: int, world_size: int, flags: str) -> list[StepMetrics]:
         state, outcome = train_step(run, state)
         lines.append(meter.metrics(run, state, outcome, seconds=1.0))
     return lines
+
+
+def test_exposed_communication_is_that_of_the_step_s_own_time_and_the_largest_of_any_rank() -> None:
+    first, second = run_ranks(waited, 2, FAMILIES["gpt2"])
+    assert first == second == [{"dp": 7.0, "pp": 5.0}, {}]
+
+
+def waited(rank: int, world_size: int, flags: str) -> list[dict[str, float] | None]:
+    """Two steps of a rank whose clock is ours: it waits in the first one and between them."""
+    run, state = start_rank(rank, world_size, flags)
+    time = [0.0]
+    log = CollectiveLog(now=lambda: time[0])
+    run = replace(run, ctx=replace(run.ctx, log=log))
+    meter, found = StepMeter(run), []
+
+    def wait(group: str, seconds: float) -> None:
+        log.begin("all_reduce", group, (0, 1))
+        time[0] += seconds
+        log.leave()
+
+    state, outcome = train_step(run, state)
+    wait("dp", 100.0)
+    with meter.watch(run):
+        wait("dp", 3.0 + rank)
+        wait("dp", 3.0)
+        wait("pp", 5.0 - rank)
+    wait("dp", 100.0)
+    found.append(meter.metrics(run, state, outcome, seconds=1.0).exposed_comm_s)
+    with meter.watch(run):
+        pass
+    found.append(meter.metrics(run, state, outcome, seconds=1.0).exposed_comm_s)
+    return found
+
+
+def test_every_group_is_one_of_the_axes() -> None:
+    grid = RankGrid(tp=2, pp=2, dp=2)
+    assert tuple(sorted(name for name, _ in group_members(grid, 0))) == tuple(sorted(AXES))
+
+
+def test_one_process_has_no_axes_and_a_line_that_knows_nothing_leaves_the_key_out() -> None:
+    run, state = start_rank(0, 1, FAMILIES["gpt2"])
+    state, outcome = train_step(run, state)
+    meter = StepMeter(run)
+    line = meter.metrics(run, state, outcome, seconds=1.0)
+    assert line.exposed_comm_s == {} and line.record()["exposed_comm_s"] == {}
+    assert "exposed_comm_s" not in replace(line, exposed_comm_s=None).record()
