@@ -61,7 +61,7 @@ def _in_file(nbytes: int, directory: Path) -> mmap.mmap:
             try:
                 os.posix_fallocate(file.fileno(), 0, nbytes)
             except OSError as error:  # others have been faster, or there is a quota
-                raise ConfigError(_full(nbytes, free, directory, error.strerror)) from error
+                raise ConfigError(_full(nbytes, free, directory, f"{error.strerror}")) from error
             return mmap.mmap(file.fileno(), nbytes)
     except OSError as error:
         raise ConfigError(f"the states of the optimizer cannot be put in {directory}: {error.strerror}") from error

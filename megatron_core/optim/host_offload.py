@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AdamW with its states in host memory and its update on the host (ZeRO-Offload, Ren et al., arXiv:2101.06840).
+
+The device keeps 16-bit weights and gradients; masters and moments, 12 bytes a parameter, and the work on them are the
+host's. With ZeRO-1 each rank's host has what the rank owns. Wider weights are their own master, as on the device, and
+travel both ways. The numbers are those of `MixedPrecisionAdamW`, on the CPU to the bit.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from megatron_core.config.optim import OptimConfig
+from megatron_core.kernels.precision import wide_dtype
+from megatron_core.optim.adamw import AdamHyper, Moments
+from megatron_core.optim.host_adamw import HostAdamW, compiled_pass
+from megatron_core.optim.host_memory import host_zeros
+from megatron_core.optim.host_transfers import CudaCopies, HostTransfers
+from megatron_core.optim.mixed_precision import BucketState, Flat
+
+
+class HostOffloadAdamW:
+    """The optimizer of one rank, in the shape of `MixedPrecisionAdamW`."""
+
+    def __init__(
+        self, buckets: Sequence[Flat], config: OptimConfig, *, threads: int, directory: Path | None = None
+    ) -> None:
+        """`threads` update; `directory`: where on a disk the states go, in memory if None. Raises as `host_zeros`."""
+        hyper = AdamHyper(config.adam_beta1, config.adam_beta2, config.adam_eps)
+        self._adam = HostAdamW(hyper, threads=threads, kernel=compiled_pass())
+        self._transfers = _transfers(buckets)
+        self.states = _states(buckets, directory)
+        """One a bucket, in the order of the buckets: what checkpoints save and load."""
+
+    def step(self, *, applied_steps: int, lr: float, weight_decay: float, grad_factor: float) -> None:
+        """Update all weights. Gradients are multiplied by `grad_factor` (clipping, loss scale, token count)."""
+        # The transfers come first, so that they are asked once more after the last bucket and can finish its return.
+        for (grad, weights), state in zip(self._on_host(), self.states, strict=True):
+            self._adam.update(
+                state.master if state.has_master else weights,
+                grad,
+                state.moments,
+                weights if state.has_master else None,
+                applied_steps=applied_steps,
+                lr=lr,
+                weight_decay=weight_decay if state.bucket.decayed else 0.0,
+                grad_factor=grad_factor,
+            )
+
+    def start_anew(self) -> None:
+        """Take the present weights as the new masters and forget the moments: after weights alone were loaded."""
+        for state in self.states:
+            state.moments.m.zero_()
+            state.moments.v.zero_()
+            if state.has_master:
+                state.master.copy_(state.bucket.owned_weights)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._adam.close()
+
+    def _on_host(self) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+        """Each bucket's gradients and weights, where the host can work on them."""
+        if self._transfers is None:
+            return ((state.bucket.owned_grads, state.bucket.owned_weights) for state in self.states)
+        return self._transfers.each()
+
+
+def _transfers(buckets: Sequence[Flat]) -> HostTransfers | None:
+    """None where the device is the host."""
+    if not buckets or buckets[0].owned_weights.device.type == "cpu":
+        return None
+    device = buckets[0].owned_weights.device
+    return HostTransfers(buckets, CudaCopies(device), CudaCopies(device), pinned=True)
+
+
+def _states(buckets: Sequence[Flat], directory: Path | None) -> list[BucketState]:
+    """Masters of 16-bit weights and zero moments, one after the other in the order in which they are passed over."""
+    if not buckets:
+        return []
+    dtype = buckets[0].owned_weights.dtype
+    assert all(bucket.owned_weights.dtype == dtype for bucket in buckets), "a run's weights are of one dtype"
+    wide = wide_dtype(dtype)
+    tensors = 2 if wide == dtype else 3
+    flats = iter(host_zeros([len(bucket.owned_weights) for bucket in buckets for _ in range(tensors)], wide, directory))
+    return [_state(bucket, flats, has_master=tensors == 3) for bucket in buckets]
+
+
+def _state(bucket: Flat, flats: Iterator[torch.Tensor], *, has_master: bool) -> BucketState:
+    moments = Moments(next(flats), next(flats))
+    master = next(flats).copy_(bucket.owned_weights) if has_master else bucket.owned_weights
+    return BucketState(bucket, master, moments)

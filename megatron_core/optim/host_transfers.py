@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buckets on their way from the device to the host and back, two at a time.
+
+While the host updates one bucket, the gradients of the next arrive and the weights of the last return; so the bus and
+the host work at once, and all that is pinned is a pool of two buckets. DeepSpeed moves everything down, updates it and
+moves everything up, in turn.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import torch
+
+from megatron_core.kernels.precision import wide_dtype
+from megatron_core.optim.mixed_precision import Flat
+
+Wait = Callable[[], None]
+"""Returns when what it belongs to is done; at once when called again."""
+
+
+class Copies(Protocol):
+    """Copies between host and device, in order, behind the back of both."""
+
+    def after_device(self) -> None:
+        """What is copied from now on waits for all that the device has been given so far."""
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> Wait:
+        """Start a copy."""
+
+    def before_device(self) -> None:
+        """What the device is given from now on waits for all copies so far."""
+
+
+class CudaCopies:
+    """Copies on a stream of their own; host memory must be pinned."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def after_device(self) -> None:
+        """See `Copies`."""
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> Wait:
+        """See `Copies`."""
+        with torch.cuda.stream(self._stream):
+            target.copy_(source, non_blocking=True)
+            done = torch.cuda.Event()
+            done.record()
+        return done.synchronize
+
+    def before_device(self) -> None:
+        """See `Copies`."""
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+
+
+class _Slot:
+    """Host memory for one bucket under way."""
+
+    def __init__(self, buckets: Sequence[Flat], *, pinned: bool) -> None:
+        size = max(len(bucket.owned_weights) for bucket in buckets)
+        self.grads = torch.empty(size, dtype=buckets[0].owned_grads.dtype, pin_memory=pinned)
+        self.weights = torch.empty(size, dtype=buckets[0].owned_weights.dtype, pin_memory=pinned)
+        self.arrived: Wait = _at_once
+        self.returned: Wait = _at_once
+
+
+class HostTransfers:
+    """The way of one rank's buckets, which are of one dtype."""
+
+    def __init__(self, buckets: Sequence[Flat], down: Copies, up: Copies, *, pinned: bool) -> None:
+        """`down` brings gradients to the host, `up` brings weights back; `pinned`: whether host memory must be."""
+        self._buckets, self._down, self._up = buckets, down, up
+        self._slots = [_Slot(buckets, pinned=pinned) for _ in range(min(2, len(buckets)))]
+        first = self._slots[0].weights.dtype if buckets else torch.float32
+        self._with_weights = first == wide_dtype(first)
+
+    def each(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """For each bucket, in order, its gradients and its weights on the host, both flat; what the caller makes of the
+        weights before it asks for the next bucket goes back to the device.
+
+        16-bit weights do not come down, as the host has their masters: theirs is memory to be written to.
+        """
+        self._down.after_device()
+        self._up.after_device()
+        if self._buckets:
+            self._fetch(0)
+        for number, bucket in enumerate(self._buckets):
+            if number + 1 < len(self._buckets):
+                self._fetch(number + 1)
+            slot, length = self._slots[number % 2], len(bucket.owned_weights)
+            slot.arrived()
+            slot.returned()
+            weights = slot.weights[:length]
+            yield slot.grads[:length], weights
+            slot.returned = self._up.copy(bucket.owned_weights, weights)
+        self._up.before_device()
+
+    def _fetch(self, number: int) -> None:
+        bucket, slot = self._buckets[number], self._slots[number % 2]
+        length = len(bucket.owned_weights)
+        if self._with_weights:
+            slot.returned()  # of the bucket before the last, whose weights lie where these shall
+            self._down.copy(slot.weights[:length], bucket.owned_weights)
+        slot.arrived = self._down.copy(slot.grads[:length], bucket.owned_grads)
+
+
+def _at_once() -> None:
+    """The wait for nothing."""

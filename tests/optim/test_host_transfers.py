@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buckets through two slots, with copies that happen as late, or as early, as the contract lets them."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from megatron_core.optim.host_transfers import Copies, CudaCopies, HostTransfers, Wait
+from tests.small_model import randn
+
+SIZES = [[], [5], [5, 3], [3, 5], [4, 7, 1, 6, 2]]
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    owned_weights: torch.Tensor
+    owned_grads: torch.Tensor
+    decayed: bool = True
+
+
+class Late:
+    """A copy happens when somebody waits for it or for a later one, or when the device shall see it."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._started = self._done = 0
+
+    def after_device(self) -> None:
+        pass
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> Wait:
+        self._waiting.append((target, source))
+        self._started += 1
+        number = self._started
+
+        def wait() -> None:
+            while self._done < number:
+                target, source = self._waiting.pop(0)
+                target.copy_(source)
+                self._done += 1
+
+        return wait
+
+    def before_device(self) -> None:
+        while self._waiting:
+            target, source = self._waiting.pop(0)
+            target.copy_(source)
+            self._done += 1
+
+
+class Early:
+    """A copy happens at once; `log` has the order of starts and of first waits."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self._name, self._log, self._copies = name, log, 0
+
+    def after_device(self) -> None:
+        self._log.append(f"{self._name} after device")
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> Wait:
+        label = f"{self._name} {self._copies}"
+        self._copies += 1
+        self._log.append(label)
+        target.copy_(source)
+        return lambda: self._log.append(f"wait {label}")
+
+    def before_device(self) -> None:
+        self._log.append(f"device after {self._name}")
+
+
+def _buckets(sizes: list[int], dtype: torch.dtype) -> list[_Bucket]:
+    return [_Bucket(randn(n, seed=n).to(dtype), randn(n, seed=n + 100).float()) for n in sizes]
+
+
+def _check(buckets: list[_Bucket], down: Copies, up: Copies) -> None:
+    """Replace each bucket's weights by what depends on all that has come down."""
+    wide = not buckets or buckets[0].owned_weights.dtype == torch.float32
+    expected = [bucket.owned_grads * 2 + (bucket.owned_weights if wide else 0) for bucket in buckets]
+    for grad, weights in HostTransfers(buckets, down, up, pinned=False).each():
+        weights.copy_(grad * 2 + (weights if wide else 0))
+    for bucket, values in zip(buckets, expected, strict=True):
+        assert torch.equal(bucket.owned_weights, values.to(bucket.owned_weights.dtype))
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_every_bucket_goes_down_and_back(sizes: list[int], dtype: torch.dtype) -> None:
+    _check(_buckets(sizes, dtype), Late(), Late())
+    _check(_buckets(sizes, dtype), Early("down", []), Early("up", []))
+    _check(_buckets(sizes, dtype), Late(), Early("up", []))
+    _check(_buckets(sizes, dtype), Early("down", []), Late())
+
+
+def test_the_next_bucket_comes_and_the_last_returns_meanwhile() -> None:
+    log: list[str] = []
+    transfers = HostTransfers(_buckets([4] * 3, torch.bfloat16), Early("down", log), Early("up", log), pinned=False)
+    for number, _ in enumerate(transfers.each()):
+        log.append(f"update {number}")
+    assert log == [
+        "down after device",
+        "up after device",
+        "down 0",
+        "down 1",
+        "wait down 0",
+        "update 0",
+        "up 0",
+        "down 2",
+        "wait down 1",
+        "update 1",
+        "up 1",
+        "wait down 2",
+        "wait up 0",
+        "update 2",
+        "up 2",
+        "device after up",
+    ]
+
+
+def test_the_pool_is_of_two_buckets() -> None:
+    buckets = _buckets([4, 9, 2], torch.bfloat16)
+    transfers = HostTransfers(buckets, Late(), Late(), pinned=False)
+    grads = [grad.untyped_storage() for grad, _ in transfers.each()]
+    assert len({storage.data_ptr() for storage in grads}) == 2
+    assert {storage.nbytes() for storage in grads} == {9 * 4}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu() -> None:
+    device = torch.device("cuda")
+    for dtype in (torch.bfloat16, torch.float32):
+        buckets = [
+            _Bucket(bucket.owned_weights.to(device), bucket.owned_grads.to(device))
+            for bucket in _buckets([2**20, 2**18, 2**20 - 1, 7], dtype)
+        ]
+        expected = [
+            bucket.owned_grads * 2 + (bucket.owned_weights if dtype == torch.float32 else 0) for bucket in buckets
+        ]
+        down, up = CudaCopies(device), CudaCopies(device)
+        for grad, weights in HostTransfers(buckets, down, up, pinned=True).each():
+            weights.copy_(grad * 2 + (weights if dtype == torch.float32 else 0))
+        for bucket, values in zip(buckets, expected):
+            assert torch.equal(bucket.owned_weights, values.to(dtype))
