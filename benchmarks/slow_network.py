@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -85,15 +86,19 @@ def run(flags: str, steps: int) -> tuple[list[float], int]:
     with tempfile.TemporaryDirectory() as folder:
         program = [sys.executable, str(ROOT / "pretrain_gpt.py"), *MODEL.split(), *flags.split(), "--save", folder]
         ranks = []
-        for rank, name in enumerate(_NAMES):
-            place = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "OMP_NUM_THREADS": 1}
+        for number, name in enumerate(_NAMES):
+            place = {"RANK": number, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "OMP_NUM_THREADS": 1}
             meeting = {"MASTER_ADDR": "10.98.0.1", "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": name}
             environment = {**os.environ, **{key: str(value) for key, value in place.items()}, **meeting}
             command = ["ip", "netns", "exec", name, *program, "--exit-interval", str(steps), "--no-save-optim"]
             ranks.append(
                 subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             )
-        output = [rank.communicate()[0] for rank in ranks]
+        try:
+            output = [rank.communicate()[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
         if any(rank.returncode for rank in ranks):
             raise SystemExit("\n".join(output))
         records = read_metrics(Path(folder) / "metrics.jsonl")
@@ -124,6 +129,7 @@ def main() -> None:
     if reason is not None:
         print(f"skipped: {reason}")
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that the namespaces go
     print(f"{PARAMETERS / 1e6:.0f} million parameters, dp 2")
     for mbit in arguments.rates:
         compare(mbit, arguments.steps)
