@@ -20,6 +20,9 @@ class LoggingConfig:
     """0: step time; 1: phases of the step; 2: the same as 1 (Megatron scripts ask for it)."""
     log_straggler: bool = False
     """Also report the slowest and the fastest rank of each logging window, with their times."""
+    log_memory_interval: int | None = None
+    """Steps between countings of live bytes by category (parameters, gradients, optimizer, activations, temporary):
+    memory_bytes in metrics.jsonl. A step that counts is slower. Unset: none does."""
     device_peak_tflops: float | None = None
     """Peak of one device for mfu. Unset: known GPUs by name, else mfu is left out."""
     tensorboard_dir: str | None = None
@@ -29,11 +32,11 @@ class LoggingConfig:
     tensorboard_queue_size: int = 1000
     """Events that TensorBoard may hold back."""
     log_timers_to_tensorboard: bool = False
-    """Phase times too."""
+    """Phase times too, and seconds of communication by axis."""
     log_validation_ppl_to_tensorboard: bool = False
     """Validation perplexity too."""
     log_memory_to_tensorboard: bool = False
-    """Peak memory too."""
+    """Peak memory too, and what --log-memory-interval counts."""
     log_world_size_to_tensorboard: bool = False
     """World size too."""
     log_loss_scale_to_tensorboard: bool = True

@@ -37,9 +37,10 @@ def hidden_dropout(
     if key is None or rate == 0.0:
         return x
     shape = (seq_length, x.shape[-1])
-    masks = torch.stack([_keep(key, rate, number, shape, x, layer, place) for number in key.sample_numbers], dim=1)
+    own = slice(positions.start, positions.stop)  # taken before the stack, which backward keeps
+    masks = torch.stack([_keep(key, rate, number, shape, x, layer, place)[own] for number in key.sample_numbers], dim=1)
     # The scale is a Python number: as a 16-bit tensor, 1/0.9 would be off by 0.2 %, the same way in every layer.
-    return x * masks[positions.start : positions.stop] * (1 / (1 - rate))
+    return x * masks * (1 / (1 - rate))
 
 
 def attention_keep_mask(key: DropoutKey, rate: float, layer: int, heads: range, like: torch.Tensor) -> torch.Tensor:

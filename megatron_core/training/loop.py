@@ -70,7 +70,7 @@ def train(
             LOGGER.warning("step %d passed over, its batch left out", state.step)
             stop = ask_all(requests, run.ctx)
         else:
-            with meter.watch(run):
+            with meter.watch(run, state.step + 1):
                 taken, outcome = train_step(run, state, requests.votes())
             _say(run, outcome)
             if outcome.verdict.action == "rollback":

@@ -69,14 +69,19 @@ class StepMetrics:
     """With --log-num-zeros-in-grad: gradient elements that are zero."""
     timers: Mapping[str, float] = field(default_factory=dict)
     """With --timing-log-level: seconds of each phase, the slowest rank's."""
+    memory_bytes: Mapping[str, int] = field(default_factory=dict)
+    """With --log-memory-interval, in a step that counted: live bytes by category, each the worst rank's peak."""
     stragglers: "Stragglers | None" = None
     """With --log-straggler, once a logging window: its fields are keys of the line."""
 
     def record(self) -> dict[str, Any]:
         """The line's keys and values; extra keys only where they were asked for."""
         record: dict[str, Any] = dataclasses.asdict(self)
-        for extra in ("exposed_comm_s", "params_norm", "num_zeros", "timers"):
-            if record[extra] is None or (extra == "timers" and not self.timers):
+        for extra in ("exposed_comm_s", "params_norm", "num_zeros"):
+            if record[extra] is None:
+                del record[extra]
+        for extra in ("timers", "memory_bytes"):
+            if not record[extra]:
                 del record[extra]
         return record | (record.pop("stragglers") or {})
 

@@ -73,6 +73,11 @@ def timer_line(timers: Mapping[str, float]) -> str:
     return "  " + " | ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in longest_first)
 
 
+def memory_line(memory_bytes: Mapping[str, int]) -> str:
+    """Live bytes by category."""
+    return "  live " + " | ".join(f"{category} {quantity(nbytes, 'B')}" for category, nbytes in memory_bytes.items())
+
+
 def validation_line(metrics: ValidationMetrics) -> str:
     """One validation pass for people."""
     return (
@@ -103,6 +108,8 @@ class Progress:
             LOGGER.info(step_line(metrics, self._length.steps, eta, throughput=self._config.log_throughput))
             if metrics.timers:
                 LOGGER.info(timer_line(metrics.timers))
+        if metrics.memory_bytes:
+            LOGGER.info(memory_line(metrics.memory_bytes))
 
     def eta_s(self, consumed_samples: int) -> float:
         """Seconds that the remaining samples take at the speed of the recent steps."""

@@ -12,6 +12,7 @@ from megatron_core.planner.device_peaks import peak_tflops
 from megatron_core.planner.flops import flops_per_token
 from megatron_core.training.build import Run
 from megatron_core.training.device_memory import peak_memory_bytes
+from megatron_core.training.live_bytes import counted
 from megatron_core.training.metrics import StepMetrics
 from megatron_core.training.state import RunState
 from megatron_core.training.stragglers import BusyWindow, Stragglers
@@ -38,20 +39,28 @@ class StepMeter:
         logging = run.config.logging
         self._window = BusyWindow(run.ctx) if logging.log_straggler else None
         self._window_steps = logging.log_interval
+        self._count_steps = logging.log_memory_interval
         self._blocked: Mapping[str, float] = {}
+        self._memory: Mapping[str, int] = {}
 
     @contextmanager
-    def watch(self, run: Run) -> Iterator[None]:
-        """Around a step: what `metrics` tells beside its outcome and its time."""
+    def watch(self, run: Run, step: int) -> Iterator[None]:
+        """Around step number `step`: what `metrics` tells beside its outcome and its time."""
         before = run.ctx.log.blocked_s()
-        yield
+        if self._count_steps is not None and step % self._count_steps == 0:
+            with counted(run) as live:
+                yield
+            self._memory = live.peaks()
+        else:
+            yield
+            self._memory = {}
         after = run.ctx.log.blocked_s()
         self._blocked = {axis: after.get(axis, 0.0) - before.get(axis, 0.0) for axis in AXES}
 
     def metrics(self, run: Run, state: RunState, outcome: StepOutcome, seconds: float) -> StepMetrics:
         """The facts of the step that led to `state` and took `seconds` here. All ranks must call."""
         whole = {"seconds": seconds, "memory": float(peak_memory_bytes(run.ctx.device))}
-        whole, timers, blocked = _largest([whole, run.timers.take(), self._blocked], run.ctx)
+        whole, timers, blocked, by_category = _largest([whole, run.timers.take(), self._blocked, self._memory], run.ctx)
         rates = self._yardstick.rates(outcome.batch_size, whole["seconds"])
         return StepMetrics(
             step=state.step,
@@ -72,6 +81,7 @@ class StepMeter:
             num_zeros=outcome.num_zeros,
             exposed_comm_s=_exposed(blocked, run.ctx),
             timers=timers,
+            memory_bytes={category: int(nbytes) for category, nbytes in by_category.items()},
             stragglers=self._stragglers(state.step),
         )
 

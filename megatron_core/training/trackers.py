@@ -36,10 +36,13 @@ def step_scalars(metrics: StepMetrics, config: LoggingConfig, world_size: int) -
     if config.log_memory_to_tensorboard:
         names.append("peak_memory_bytes")
     scalars = {name: float(getattr(metrics, name)) for name in names if getattr(metrics, name) is not None}
+    if config.log_memory_to_tensorboard:
+        scalars.update({f"memory_bytes/{category}": float(nbytes) for category, nbytes in metrics.memory_bytes.items()})
     if config.log_world_size_to_tensorboard:
         scalars["world_size"] = float(world_size)
     if config.log_timers_to_tensorboard:
         scalars.update({f"timers/{name}": seconds for name, seconds in metrics.timers.items()})
+        scalars.update({f"exposed_comm_s/{axis}": seconds for axis, seconds in (metrics.exposed_comm_s or {}).items()})
     return scalars
 
 

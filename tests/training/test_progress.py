@@ -103,6 +103,14 @@ def test_phases_follow_on_their_own_line(caplog: pytest.LogCaptureFixture) -> No
     assert caplog.messages[1] == "  optimizer 500.0 ms"
 
 
+def test_memory_follows_whenever_it_was_counted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="megatron_core")
+    progress = Progress(LoggingConfig(), RunLength(steps=11, samples=352))
+    progress.step(metrics(1))
+    progress.step(metrics(2, memory_bytes={"parameters": 2_000_000, "total": 3_500_000}))
+    assert caplog.messages[1] == "  live parameters 2.00 MB | total 3.50 MB"
+
+
 def test_eta_is_remaining_samples_at_recent_speed() -> None:
     progress = Progress(LoggingConfig(), RunLength(steps=100, samples=1000), window=2)
     progress.step(metrics(1, batch_size=10, step_time_s=60.0))

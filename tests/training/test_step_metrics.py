@@ -2,12 +2,14 @@
 """That the columns are right at every layout is proved end to end (OPS-04)."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from megatron_core.parallel.collective_log import CollectiveLog
 from megatron_core.parallel.groups import group_members
 from megatron_core.parallel.rank_grid import RankGrid
+from megatron_core.training.live_bytes import counted
 from megatron_core.training.metrics import StepMetrics
 from megatron_core.training.step_metrics import AXES, StepMeter
 from megatron_core.training.train_step import train_step
@@ -68,13 +70,13 @@ def waited(rank: int, world_size: int, flags: str) -> list[dict[str, float] | No
 
     state, outcome = train_step(run, state)
     wait("dp", 100.0)
-    with meter.watch(run):
+    with meter.watch(run, 1):
         wait("dp", 3.0 + rank)
         wait("dp", 3.0)
         wait("pp", 5.0 - rank)
     wait("dp", 100.0)
     found.append(meter.metrics(run, state, outcome, seconds=1.0).exposed_comm_s)
-    with meter.watch(run):
+    with meter.watch(run, 1):
         pass
     found.append(meter.metrics(run, state, outcome, seconds=1.0).exposed_comm_s)
     return found
@@ -92,3 +94,24 @@ def test_one_process_has_no_axes_and_a_line_that_knows_nothing_leaves_the_key_ou
     line = meter.metrics(run, state, outcome, seconds=1.0)
     assert line.exposed_comm_s == {} and line.record()["exposed_comm_s"] == {}
     assert "exposed_comm_s" not in replace(line, exposed_comm_s=None).record()
+
+
+def test_bytes_by_category_are_counted_where_asked_for_and_are_the_worst_rank_s() -> None:
+    flags = f"{FAMILIES['gpt2']} --log-memory-interval 2 --pipeline-model-parallel-size 2"
+    (first, mine), (second, others) = run_ranks(counted_lines, 2, flags)
+    assert first == second and mine != others
+    assert ["memory_bytes" in line for line in first] == [False, True, False]
+    assert first[1]["memory_bytes"] == {category: max(mine[category], others[category]) for category in mine}
+
+
+def counted_lines(rank: int, world_size: int, flags: str) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Lines of three steps, and what this rank counts by itself."""
+    run, state = start_rank(rank, world_size, flags)
+    meter, lines = StepMeter(run), []
+    for _ in range(3):
+        with meter.watch(run, state.step + 1):
+            state, outcome = train_step(run, state)
+        lines.append(replace(meter.metrics(run, state, outcome, seconds=1.0), exposed_comm_s=None).record())
+    with counted(run) as live:
+        train_step(run, state)
+    return lines, live.peaks()

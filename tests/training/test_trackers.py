@@ -26,6 +26,8 @@ STEP: dict[str, Any] = {
     "peak_memory_bytes": 10**9,
     "skipped": False,
     "timers": {"optimizer": 0.1},
+    "exposed_comm_s": {"dp": 0.2},
+    "memory_bytes": {"total": 10**8},
 }
 
 
@@ -34,6 +36,7 @@ def test_numbers_by_default() -> None:
     assert scalars["loss"] == 2.5
     assert scalars["loss_scale"] == 1.0
     assert not {"mfu", "params_norm", "num_zeros", "peak_memory_bytes", "world_size", "timers/optimizer"} & set(scalars)
+    assert not {"exposed_comm_s/dp", "memory_bytes/total"} & set(scalars)
 
 
 def test_switches_add_and_remove() -> None:
@@ -54,6 +57,7 @@ def test_switches_add_and_remove() -> None:
         "mfu": 0.4,
         "num_zeros": 3.0,
     }
+    assert (scalars["exposed_comm_s/dp"], scalars["memory_bytes/total"]) == (0.2, 1e8)
 
 
 def test_validation_sets_keep_apart() -> None:

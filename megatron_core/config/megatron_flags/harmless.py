@@ -116,7 +116,7 @@ HARMLESS: Mapping[str, str] = {
         disable-flight-recorder-extra-dump-on-exec disable-flight-recorder-include-only-active
         dump-param-to-param-group-map enable-one-logger flight-recorder-dump-path flight-recorder-include-stack-trace
         flight-recorder-trace-buffer-size gpu-sniff-test-interval log-device-memory-used log-energy
-        log-max-attention-logit log-memory-interval log-optimizer-states-to-tensorboard log-progress logging-level
+        log-max-attention-logit log-optimizer-states-to-tensorboard log-progress logging-level
         memory-snapshot-path no-flight-recorder-dump-on-timeout no-flight-recorder-extra-dump-on-exec
         no-flight-recorder-include-only-active no-one-logger one-logger-async one-logger-entity one-logger-project
         one-logger-run-name otel-enabled otel-service-name otel-span-groups record-memory-history rerun-mode
