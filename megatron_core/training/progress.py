@@ -9,12 +9,15 @@ allocates, is left out as soon as there is another.
 import logging
 from collections import deque
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from megatron_core.config.logging import LoggingConfig
 from megatron_core.training.batch_schedule import RunLength
 from megatron_core.training.console import LOGGER_NAME
 from megatron_core.training.metrics import StepMetrics, ValidationMetrics
-from megatron_core.training.stragglers import Stragglers
+
+if TYPE_CHECKING:
+    from megatron_core.training.stragglers import Stragglers  # with torch, which tools that only show need not load
 
 LOGGER = logging.getLogger(LOGGER_NAME)
 
@@ -59,7 +62,7 @@ def step_line(metrics: StepMetrics, total_steps: int, eta_s: float, *, throughpu
     return " | ".join(part for part in parts if part)
 
 
-def straggler_text(found: Stragglers) -> str:
+def straggler_text(found: "Stragglers") -> str:
     """Who held up the others in a logging window."""
     return (
         f"slowest rank {found.slowest_rank} busy {found.slowest_rank_s:.3g} s, "
