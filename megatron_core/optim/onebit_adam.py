@@ -11,7 +11,7 @@ variance cannot be moved further than its neighbours.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -24,6 +24,9 @@ from megatron_core.optim.onebit_compress import Errors
 # Below this share of eps, a gradient's size (the root of v^) does not count: Adam hardly moves such an element, but a
 # sign would move it as far as all others.
 _NEGLIGIBLE = 1e-3
+
+# Elements worked on at a time on a CPU: what is made on the way stays in its cache. A GPU takes all at once.
+_TILE = 2**16
 
 
 class Exchange(Protocol):
@@ -79,11 +82,12 @@ class OneBitAdam:
             self._update(state, mask, grad_factor * self._exchange.size) for state, mask in zip(self.states, dead)
         ]
         self._exchange.average(updates, dead)
-        unbias = 1.0 / (1.0 - self._config.adam_beta1 ** (applied_steps + 1))
+        step_size = lr / (1.0 - self._config.adam_beta1 ** (applied_steps + 1))
         for state, update in zip(self.states, updates):
-            torch.mul(update, self._denominator(state), out=state.moments.m)
-            decay = weight_decay if state.bucket.decayed else 0.0
-            state.master.mul_(1.0 - lr * decay).add_(update, alpha=-lr * unbias)
+            kept = 1.0 - lr * (weight_decay if state.bucket.decayed else 0.0)
+            for u, m, v, x in _tiles(update, state.moments.m, state.moments.v, state.master):
+                torch.mul(u, self._denominator(v), out=m)
+                x.mul_(kept).add_(u, alpha=-step_size)
             if state.has_master:
                 state.bucket.owned_weights.copy_(state.master)
 
@@ -96,11 +100,12 @@ class OneBitAdam:
         """What this rank alone would have all ranks apply, in the gradients' memory where that is wide enough."""
         beta1 = self._config.adam_beta1
         update = at_least_fp32(state.bucket.owned_grads)
-        update.mul_((1.0 - beta1) * grad_factor).add_(state.moments.m, alpha=beta1)
-        return update.div_(self._denominator(state)).masked_fill_(dead, 0)
+        for u, m, v, mask in _tiles(update, state.moments.m, state.moments.v, dead):
+            u.mul_((1.0 - beta1) * grad_factor).add_(m, alpha=beta1).div_(self._denominator(v)).masked_fill_(mask, 0)
+        return update
 
-    def _denominator(self, state: BucketState) -> torch.Tensor:
-        return state.moments.v.sqrt().mul_(1.0 / math.sqrt(self._bias)).add_(self._config.adam_eps)
+    def _denominator(self, v: torch.Tensor) -> torch.Tensor:
+        return v.sqrt().mul_(1.0 / math.sqrt(self._bias)).add_(self._config.adam_eps)
 
     def _dead(self, state: BucketState) -> torch.Tensor:
         """Elements that had no gradient worth the name before the freeze: a sign cannot say that they stay."""
@@ -110,6 +115,12 @@ class OneBitAdam:
     def _bias(self) -> float:
         """Share of the variance's true size that its average had reached at the freeze."""
         return 1.0 - self._config.adam_beta2**self._freeze_step
+
+
+def _tiles(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Matching parts of flat tensors of one size."""
+    size = _TILE if tensors[0].device.type == "cpu" else max(tensors[0].numel(), 1)
+    yield from zip(*(tensor.split(size) for tensor in tensors))
 
 
 Optimizer = MixedPrecisionAdamW | OneBitAdam
