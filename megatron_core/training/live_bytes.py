@@ -66,6 +66,11 @@ class LiveBytes(TorchDispatchMode):
                 self._meet(leaf)
         return result
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keeps torch from importing its compiler at the first operator, which takes each rank 1.4 s."""
+        return False
+
     def begin_forward(self, hidden: torch.Tensor | None) -> None:
         """A chunk's forward begins, from `hidden` if it is not the first."""
         self._forward = self._met

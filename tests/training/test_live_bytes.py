@@ -131,16 +131,22 @@ def test_storages_count_once_and_from_birth_to_death() -> None:
         output = passing.view(3, 100).sum(0)
         del passing
         live.end_forward(output)
-        elsewhere = weight.to("meta") + 1
         kept.mul_(2)
     peaks = live.peaks()
     assert peaks["activations"] == 400
     assert peaks["temporary"] == 1200 + 400, "three times and the sum, beside what is kept"
     assert peaks["total"] == 4040 + 2000
-    del kept, output, elsewhere
+    del kept, output
     with live:
         torch.ones(500) + 1
     assert live.peaks()["total"] == 4040 + 4000, "what is free again does not count"
+
+
+def test_storages_of_other_devices_do_not_count() -> None:
+    with LiveBytes("cuda", {"optimizer": [torch.zeros(10)]}) as live:
+        live.begin_forward(torch.zeros(10))
+        live.end_forward(torch.ones(10) + 1)
+    assert set(live.peaks().values()) == {0}
 
 
 def test_what_a_stage_receives_is_kept_and_what_it_sends_is_not() -> None:
