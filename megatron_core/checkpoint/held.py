@@ -13,7 +13,7 @@ import torch
 
 from megatron_core.checkpoint.rectangle import Rectangle, flat_range_to_rectangles, whole
 from megatron_core.data_parallel.flat_bucket import FlatBucket
-from megatron_core.optim.mixed_precision import MixedPrecisionAdamW
+from megatron_core.optim.optimizer import Optimizer
 from megatron_core.tensor_parallel.shard_spec import ShardSpec
 
 
@@ -35,7 +35,7 @@ class Held:
     """Whether the other dp replicas of the place hold the same; else it is this one's alone (ZeRO-1)."""
 
 
-def held_tensors(buckets: Sequence[FlatBucket], optimizer: MixedPrecisionAdamW, *, with_optim: bool) -> list[Held]:
+def held_tensors(buckets: Sequence[FlatBucket], optimizer: Optimizer, *, with_optim: bool) -> list[Held]:
     """Everything that this rank holds, the weights alone without `with_optim`.
 
     What is replicated is listed alike on all dp replicas. The part of an optimizer tensor that a rank owns may be any

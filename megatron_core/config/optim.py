@@ -17,6 +17,10 @@ class OptimConfig:
     onebit_freeze_step: int | None = None
     """Updates before 1-bit Adam's variance is fixed and compression starts (required with it): 15-25 % of the run, and
     not before the end of the learning rate's warm-up."""
+    optimizer_cpu_offload: bool = False
+    """Keep masters and moments in the host's memory and update there (ZeRO-Offload)."""
+    optimizer_offload_directory: str | None = None
+    """Put them in a file of this directory, on a fast disk, instead of memory (with --optimizer-cpu-offload)."""
     lr: float = 0.0
     """Peak learning rate (required)."""
     min_lr: float = 0.0

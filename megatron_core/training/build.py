@@ -5,6 +5,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -12,14 +13,17 @@ from torch import nn
 from megatron_core.checkpoint.held import Held, held_tensors
 from megatron_core.config.optim import OptimConfig, Precision
 from megatron_core.config.run import RunConfig
+from megatron_core.data_parallel.flat_bucket import FlatBucket
 from megatron_core.data_parallel.grad_reducer import GradReducer
 from megatron_core.data_parallel.weight_gather import WeightGather
 from megatron_core.model.gpt import GPTChunk, build_chunks
 from megatron_core.model.parameters import ParameterFactory
 from megatron_core.model.recompute_plan import RecomputePlan
+from megatron_core.optim.host_offload import HostOffloadAdamW
 from megatron_core.optim.loss_scaler import initial
 from megatron_core.optim.lr_schedule import LRSchedule, lr_schedule
 from megatron_core.optim.mixed_precision import MixedPrecisionAdamW
+from megatron_core.optim.optimizer import Optimizer
 from megatron_core.optim.weight_decay_schedule import WeightDecaySchedule, weight_decay_schedule
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.pipeline.programs import Programs
@@ -51,7 +55,7 @@ class Run:
     chunks: Sequence[GPTChunk]
     reducer: GradReducer
     weight_gather: WeightGather
-    optimizer: MixedPrecisionAdamW
+    optimizer: Optimizer
     runtime: PipelineRuntime
     programs: Programs
     batch_schedule: BatchSchedule
@@ -101,7 +105,7 @@ def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: Run
             sharded=reducer.sharded,
             overlap=parallel.overlap_param_gather,
         ),
-        optimizer=MixedPrecisionAdamW(reducer.buckets, config.optim),
+        optimizer=build_optimizer(config.optim, reducer.buckets),
         runtime=PipelineRuntime(chunks, ctx, queue, (s_local, training.micro_batch_size, model.hidden_size), dtype),
         programs=Programs(parallel.pipeline_schedule, ctx.pp.size, len(chunks), ctx.pp.coordinate),
         batch_schedule=schedule,
@@ -110,6 +114,16 @@ def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: Run
         weight_decay_schedule=weight_decay_schedule(config.optim, training),
         source=training_source(config, ctx, data, schedule, state.consumed_samples),
         timers=Timers(config.logging.timing_log_level, ctx.device),
+    )
+
+
+def build_optimizer(optim: OptimConfig, buckets: Sequence[FlatBucket]) -> Optimizer:
+    """The optimizer that was asked for. Raises ConfigError where the host has no room for its states."""
+    if not optim.optimizer_cpu_offload:
+        return MixedPrecisionAdamW(buckets, optim)
+    directory = optim.optimizer_offload_directory
+    return HostOffloadAdamW(
+        buckets, optim, threads=torch.get_num_threads(), directory=None if directory is None else Path(directory)
     )
 
 

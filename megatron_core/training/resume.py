@@ -21,7 +21,7 @@ from megatron_core.config.run import RunConfig
 from megatron_core.data_parallel.flat_bucket import FlatBucket
 from megatron_core.errors import CheckpointError
 from megatron_core.optim.loss_scaler import initial
-from megatron_core.optim.mixed_precision import MixedPrecisionAdamW
+from megatron_core.optim.optimizer import Optimizer
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.training.checkpoint_config import config_from_json, model_arguments, reconcile
 from megatron_core.training.save_conflict import check_save_conflict, is_own
@@ -68,7 +68,7 @@ def choose_start(config: RunConfig, ctx: ParallelContext) -> Start:
 
 
 def load_start(
-    start: Start, buckets: Sequence[FlatBucket], optimizer: MixedPrecisionAdamW, ctx: ParallelContext
+    start: Start, buckets: Sequence[FlatBucket], optimizer: Optimizer, ctx: ParallelContext
 ) -> RunState:
     """Fill weights and optimizer; the state to go on from, an older one than `start.state` after a fall-back.
 
@@ -80,7 +80,7 @@ def load_start(
 
 
 def roll_back(
-    start: Start, buckets: Sequence[FlatBucket], optimizer: MixedPrecisionAdamW, ctx: ParallelContext
+    start: Start, buckets: Sequence[FlatBucket], optimizer: Optimizer, ctx: ParallelContext
 ) -> RunState:
     """Go back to the newest checkpoint that the run has saved; where there is none, to the one it started from.
 
@@ -140,7 +140,7 @@ def _load(
     chosen: Chosen,
     config: RunConfig,
     buckets: Sequence[FlatBucket],
-    optimizer: MixedPrecisionAdamW,
+    optimizer: Optimizer,
     ctx: ParallelContext,
 ) -> RunState:
     """Fill what `config` takes of a checkpoint and start the rest anew; the state that belongs to it."""

@@ -98,14 +98,14 @@ def test_flags_override_the_file_which_overrides_defaults(tmp_path):
 
 
 def test_all_problems_come_at_once():
-    argv = [*MINIMAL, *shlex.split("--cpu-optimizer --num-experts 8 --made-up --global-batch-size 3 --fp16 --bf16")]
+    argv = [*MINIMAL, *shlex.split("--offload-modules --num-experts 8 --made-up --global-batch-size 3 --fp16 --bf16")]
     with pytest.raises(ConfigError) as error:
         parse(argv)
     assert str(error.value).splitlines() == [
         "5 problems in the configuration:",
         "  - unknown flag --made-up (see --help)",
         "  - --num-experts: mixture-of-experts layers are not part of this framework: train a dense model",
-        "  - not yet: --cpu-optimizer",
+        "  - not yet: --offload-modules",
         "  - --global-batch-size 3 is not a multiple of --micro-batch-size 2 x 1 data-parallel ranks = 2: set 2 or 4",
         "  - --fp16 and --bf16 exclude each other: choose one precision",
     ]

@@ -47,6 +47,7 @@ def values(line):
         ("--no-position-embedding", {"position_embedding_type": "none"}),
         ("--recompute-activations", {"recompute_granularity": "selective"}),
         ("--recompute-modules core_attn mlp", {"recompute_modules": ("core_attn", "mlp")}),
+        ("--cpu-optimizer --optimizer-offload-fraction 1.0", {"optimizer_cpu_offload": True}),
         ("--checkpoint-activations", {"recompute_granularity": "full"}),
         (
             "--checkpoint-activations --checkpoint-num-layers 2 --deepspeed-activation-checkpointing",
@@ -75,8 +76,8 @@ def test_what_has_no_effect_is_said_in_one_line():
 
 def test_all_that_is_wrong_is_collected():
     result = told(
-        "--num-experts 8 --cpu-optimizer --moe-router-topk 2 --optimizer-cpu-offload --lrr 1 --lr fast "
-        "--yaml-cfg a --position-embedding-type yarn --cpu-optimizer --bf16 yes"
+        "--num-experts 8 --offload-modules --moe-router-topk 2 --checkpoint-in-cpu --lrr 1 --lr fast "
+        "--yaml-cfg a --position-embedding-type yarn --offload-modules --bf16 yes"
     )
     assert result.problems == (
         "--lr is 'fast', not a number",
@@ -86,7 +87,7 @@ def test_all_that_is_wrong_is_collected():
         "train a dense model",
         "--yaml-cfg: use --config FILE.yaml with this framework's sections",
         "--position-embedding-type yarn: use rope, with --use-rope-scaling or --rotary-seq-len-interpolation-factor",
-        "not yet: --cpu-optimizer, --optimizer-cpu-offload",
+        "not yet: --offload-modules, --checkpoint-in-cpu",
     )
     assert result.unreadable
 

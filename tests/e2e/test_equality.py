@@ -73,6 +73,12 @@ COVERING = {
         layout_flags(1, 2, more=f"{INTERLEAVED} --use-distributed-optimizer"),
         BATCH_4,
     ),
+    "tp2-dp2-zero-offload": (
+        "gpt2",
+        4,
+        layout_flags(2, 1, more="--use-distributed-optimizer --overlap-param-gather --optimizer-cpu-offload"),
+        BATCH_4,
+    ),
     "dp4-zero-odd-shares": ("llama", 4, "--use-distributed-optimizer --overlap-param-gather", BATCH_4),
     "tp-pp-dp-order": ("gpt2", 8, layout_flags(2, 2, more="--use-tp-pp-dp-mapping"), BATCH_4),
 }

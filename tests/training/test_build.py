@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
@@ -9,7 +12,7 @@ from megatron_core.training.build import (
     initial_state,
     padding_elements,
 )
-from tests.e2e.proof import FAMILIES, config_of, start_rank
+from tests.e2e.proof import FAMILIES, config_of, start_rank, train_rank
 
 GPT2 = FAMILIES["gpt2"]
 
@@ -44,3 +47,14 @@ def test_the_vocabulary_is_the_tokenizer_s() -> None:
 def test_a_run_starts_at_its_loss_scale(more: str, scale: float) -> None:
     state = initial_state(config_of(f"{GPT2} {more}", 1))
     assert (state.step, state.consumed_samples, state.loss_scale.scale) == (0, 0, scale)
+
+
+@pytest.mark.parametrize("precision", ["", "--bf16", "--fp16 --initial-loss-scale 1024"])
+@pytest.mark.parametrize("where", ["", "--optimizer-offload-directory {}"])
+def test_an_offloaded_optimizer_gives_the_same_bits(precision: str, where: str, tmp_path: Path) -> None:
+    """OPT-03 in whole steps: on the CPU the device's update and the host's are the same numbers."""
+    flags = f"{GPT2} --global-batch-size 4 {precision}"
+    offloaded = f"{flags} --optimizer-cpu-offload {where.format(tmp_path)}"
+    expected, found = train_rank(0, 1, flags, 4), train_rank(0, 1, offloaded, 4)
+    assert (found.losses, found.norms) == (expected.losses, expected.norms)
+    assert all(np.array_equal(found.weights[name], tensor) for name, tensor in expected.weights.items())

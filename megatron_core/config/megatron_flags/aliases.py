@@ -9,6 +9,7 @@ gives them words of ours.
 from collections.abc import Mapping
 
 RENAMED: Mapping[str, str] = {
+    "cpu-optimizer": "optimizer-cpu-offload",
     "checkpoint-num-layers": "recompute-num-layers",
     "encoder-num-layers": "num-layers",
     "encoder-seq-length": "seq-length",

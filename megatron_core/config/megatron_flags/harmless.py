@@ -79,6 +79,9 @@ HARMLESS: Mapping[str, str] = {
     "gradients lie in buckets of --ddp-bucket-size, whatever they are reduced by": """
         zero-allgather-bucket-size zero-contigious-gradients zero-reduce-bucket-size zero-reduce-scatter
     """,
+    "how an offloaded optimizer's gradients and weights travel is decided here": """
+        no-pin-cpu-grads no-pin-cpu-params overlap-cpu-optimizer-d2h-h2d use-torch-optimizer-for-cpu-offload
+    """,
     "checkpoints hold no tokenizer files": """
         disable-save-tokenizer-assets disable-use-tokenizer-model-from-checkpoint-args no-save-tokenizer-assets
         no-use-tokenizer-model-from-checkpoint-args
@@ -139,6 +142,8 @@ _STRICT = "loading is strict always: missing, extra or misshapen tensors are an 
 _SIGNALS = "with --exit-signal-handler SIGTERM and SIGUSR1 both stop the run"
 
 HARMLESS_VALUES: Mapping[tuple[str, str], str] = {
+    ("optimizer-offload-fraction", "1"): _DEFAULT,
+    ("optimizer-offload-fraction", "1.0"): _DEFAULT,
     ("data-impl", "infer"): "datasets are .bin/.idx pairs, read through a memory map",
     ("data-impl", "mmap"): "datasets are .bin/.idx pairs, read through a memory map",
     ("data-parallel-sharding-strategy", "no_shard"): _DEFAULT,

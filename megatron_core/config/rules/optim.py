@@ -75,6 +75,14 @@ def _precision(config: RunConfig, world: int) -> Iterator[str]:
         yield f"--min-loss-scale {optim.min_loss_scale} is above --initial-loss-scale {optim.initial_loss_scale}"
 
 
+def _offload(config: RunConfig, world: int) -> Iterator[str]:
+    optim = config.optim
+    if optim.optimizer_offload_directory is not None and not optim.optimizer_cpu_offload:
+        yield f"--optimizer-offload-directory {optim.optimizer_offload_directory} needs --optimizer-cpu-offload"
+    if optim.optimizer_cpu_offload and optim.optimizer == "onebit-adam":
+        yield "--optimizer onebit-adam exchanges its momentum on the device: drop --optimizer-cpu-offload"
+
+
 def _onebit(config: RunConfig, world: int) -> Iterator[str]:
     optim, length = config.optim, config.training.train_iters
     freeze = optim.onebit_freeze_step
@@ -103,5 +111,6 @@ RULES = (
     Rule(_rates, "lr min_lr lr_warmup_init"),
     Rule(_weight_decay, "weight_decay start_weight_decay end_weight_decay"),
     Rule(_precision, "loss_scale min_loss_scale initial_loss_scale"),
+    Rule(_offload),
     Rule(_onebit, "train_iters onebit_freeze_step"),
 )
