@@ -20,6 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from megatron_core.optim.onebit_adam import OneBitAdam
 from megatron_core.training.build import Run
 
 STATIC = ("parameters", "gradients", "optimizer")
@@ -122,11 +123,14 @@ class LiveBytes(TorchDispatchMode):
 def counted(run: Run) -> Iterator[LiveBytes]:
     """Count what is live on this rank's device while a step is taken."""
     states = run.optimizer.states
+    errors = run.optimizer.errors if isinstance(run.optimizer, OneBitAdam) else []
     static = {
         "parameters": [bucket.weights for bucket in run.reducer.buckets],
         "gradients": [bucket.grads for bucket in run.reducer.buckets],
-        # A master may be the weights themselves, which come first.
-        "optimizer": [tensor for s in states for tensor in (s.master, s.moments.m, s.moments.v)],
+        "optimizer": [
+            *(tensor for s in states for tensor in (s.master, s.moments.m, s.moments.v)),  # a master may be the weights
+            *(tensor for e in errors for tensor in (e.worker, e.server)),
+        ],
     }
     live = LiveBytes(run.ctx.device.type, static)
     hooks = [

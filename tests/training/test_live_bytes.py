@@ -6,10 +6,13 @@ Theory leaves out what is small: norms keep a mean and a deviation a row. It mus
 
 import functools
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
 
+from megatron_core.data_parallel.compressed_exchange import CompressedExchange
+from megatron_core.optim.onebit_adam import OneBitAdam
 from megatron_core.training.live_bytes import CATEGORIES, LiveBytes, counted
 from megatron_core.training.train_step import train_step
 from tests.e2e.proof import FAMILIES, start_rank
@@ -60,6 +63,17 @@ def test_states_are_2_and_4_bytes_a_parameter_and_12_shared_out_by_zero(world_si
         assert peaks["gradients"] == pytest.approx(4 * n, rel=0.02)
         assert peaks["optimizer"] == pytest.approx(12 * n / ways, rel=0.02)
         assert peaks["total"] == sum(peaks[category] for category in CATEGORIES if category != "total")
+
+
+def test_1_bit_adam_s_errors_are_states_of_the_optimizer() -> None:
+    run, _ = start_rank(0, 1, f"{FAMILIES['gpt2']} --ddp-bucket-size 1000000")
+    exchange = CompressedExchange(run.reducer.buckets, run.ctx)
+    adam = OneBitAdam(run.reducer.buckets, replace(run.config.optim, onebit_freeze_step=1), exchange)
+    with counted(replace(run, optimizer=adam)) as live:
+        pass
+    run.source.close()
+    peaks = live.peaks()
+    assert peaks["optimizer"] == pytest.approx((8 + 2 * 4) * peaks["parameters"] / 4, rel=0.02)
 
 
 LAYERS = {
