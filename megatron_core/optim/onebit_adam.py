@@ -53,19 +53,16 @@ class OneBitAdam:
         assert config.onebit_freeze_step is not None, "a validated run with 1-bit Adam has onebit_freeze_step"
         self._config, self._exchange, self._freeze_step = config, exchange, config.onebit_freeze_step
         self._adam = MixedPrecisionAdamW(buckets, config)
-
-    @property
-    def states(self) -> list[BucketState]:
+        self.states: list[BucketState] = self._adam.states
         """One a bucket, in the order of the buckets."""
-        return self._adam.states
 
     @property
     def errors(self) -> list[Errors]:
         """What compression has lost so far, one a bucket."""
         return self._exchange.errors
 
-    def takes_local_gradients(self, applied_steps: int) -> bool:
-        """Whether the update after so many wants each rank's own gradients instead of their sum over dp."""
+    def compresses(self, applied_steps: int) -> bool:
+        """Whether the update after so many comes after the freeze."""
         return applied_steps >= self._freeze_step
 
     def step(self, *, applied_steps: int, lr: float, weight_decay: float, grad_factor: float) -> None:
@@ -73,7 +70,7 @@ class OneBitAdam:
 
         grad_factor must be the same on every rank. All dp ranks must call.
         """
-        if not self.takes_local_gradients(applied_steps):
+        if not self.compresses(applied_steps):
             self._adam.step(applied_steps=applied_steps, lr=lr, weight_decay=weight_decay, grad_factor=grad_factor)
             return
         dead = [self._dead(state) for state in self.states]
@@ -123,4 +120,6 @@ def _tiles(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     yield from zip(*(tensor.split(size) for tensor in tensors))
 
 
-Optimizer = MixedPrecisionAdamW | OneBitAdam
+def takes_local_gradients(optimizer: object, applied_steps: int) -> bool:
+    """Whether an optimizer's update after so many wants each dp rank's own gradients instead of their sum."""
+    return isinstance(optimizer, OneBitAdam) and optimizer.compresses(applied_steps)
