@@ -11,6 +11,8 @@ import contextlib
 import datetime
 import os
 import re
+import socket
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -148,8 +150,10 @@ def process_group(launch: Launch, device: torch.device, timeout_minutes: float) 
     timeout = datetime.timedelta(minutes=timeout_minutes)
     method = "env://" if launch.launcher == "torchrun" else f"tcp://{launch.address}:{launch.port}"
     try:
+        if launch.rank > 0:
+            _await_host(launch, timeout.total_seconds())
         store, _, _ = next(dist.rendezvous(method, launch.rank, launch.world_size, timeout=timeout))
-    except dist.DistError as error:
+    except (dist.DistError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
             f"rank {launch.rank} of {launch.world_size} did not meet the others at {launch.address}:{launch.port} "
@@ -172,3 +176,19 @@ def process_group(launch: Launch, device: torch.device, timeout_minutes: float) 
     yield dist.PrefixStore("run", store)
     # Not on an error: NCCL would wait for peers that may be stuck in a collective this rank never joined.
     dist.destroy_process_group()
+
+
+def _await_host(launch: Launch, timeout_s: float) -> None:
+    """Return once somebody listens where the ranks meet. Raises OSError at the end of the time.
+
+    torch's own client starts its time over several times where nobody does.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection((launch.address, launch.port), timeout=timeout_s).close()
+            return
+        except OSError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(min(0.1, timeout_s))
