@@ -145,14 +145,18 @@ def test_what_never_had_a_gradient_moves_by_decay_alone() -> None:
     assert not optimizer.states[0].moments.m[unseen].any()
 
 
-def test_a_gradient_that_comes_only_after_the_freeze_is_left_out() -> None:
-    bucket = _bucket(torch.zeros(16, dtype=torch.float64))
-    optimizer, _ = _compressing(bucket)
-    for step in range(FREEZE + 5):
-        grad = _grad(16, step)
-        grad[5] = 100.0 if step >= FREEZE else 0.0
-        _step(optimizer, bucket, step, grad)
-    assert bucket.weights[5].item() == 0.0
+def test_a_gradient_that_comes_only_after_the_freeze_is_left_out_and_disturbs_no_other() -> None:
+    moved = []
+    for late in (0.0, 100.0):
+        bucket = _bucket(torch.zeros(16, dtype=torch.float64))
+        optimizer, _ = _compressing(bucket)
+        for step in range(FREEZE + 5):
+            grad = _grad(16, step)
+            grad[5] = late if step >= FREEZE else 0.0
+            _step(optimizer, bucket, step, grad)
+        assert bucket.weights[5].item() == 0.0
+        moved.append(bucket.weights)
+    assert torch.equal(*moved)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
