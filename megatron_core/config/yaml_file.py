@@ -65,7 +65,19 @@ def dump_yaml(config: RunConfig) -> str:
         }
         for section in dataclasses.fields(config)
     }
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes line breaks that are not newlines, which PyYAML writes as they are and does not read back."""
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        """A string, between double quotes where it has such a break."""
+        style = '"' if any(char in data for char in "\x85\u2028\u2029") else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def _unknown_section(name: str, sections: Sequence[str], fields: Sequence[Field]) -> str:

@@ -67,9 +67,7 @@ def choose_start(config: RunConfig, ctx: ParallelContext) -> Start:
     return Start(config=reconciled.config, state=_state(chosen, reconciled.config), chosen=chosen)
 
 
-def load_start(
-    start: Start, buckets: Sequence[FlatBucket], optimizer: Optimizer, ctx: ParallelContext
-) -> RunState:
+def load_start(start: Start, buckets: Sequence[FlatBucket], optimizer: Optimizer, ctx: ParallelContext) -> RunState:
     """Fill weights and optimizer; the state to go on from, an older one than `start.state` after a fall-back.
 
     All ranks must call. Raises CheckpointError on every rank.
@@ -79,9 +77,7 @@ def load_start(
     return _load(start.chosen, start.config, buckets, optimizer, ctx)
 
 
-def roll_back(
-    start: Start, buckets: Sequence[FlatBucket], optimizer: Optimizer, ctx: ParallelContext
-) -> RunState:
+def roll_back(start: Start, buckets: Sequence[FlatBucket], optimizer: Optimizer, ctx: ParallelContext) -> RunState:
     """Go back to the newest checkpoint that the run has saved; where there is none, to the one it started from.
 
     No save may be in flight. All ranks must call. Raises CheckpointError on every rank where there is nothing.

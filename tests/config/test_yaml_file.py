@@ -13,7 +13,7 @@ INTEGERS = st.integers(-(2**70), 2**70)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 # Surrogates cannot be written as UTF-8.
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=8) | st.sampled_from(
-    ["null", "6e-5", "no", "1_0", "~"]
+    ["null", "6e-5", "no", "1_0", "~", "\x85", "a\u2028b"]
 )
 
 
