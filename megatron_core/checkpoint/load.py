@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from megatron_core.checkpoint.agree import Shapes, first_failure, union_of_shapes
 from megatron_core.checkpoint.choose import LOGGER, Chosen, choose
 from megatron_core.checkpoint.held import Held
+from megatron_core.checkpoint.held_errors import has_no_place_in, lost_errors
 from megatron_core.checkpoint.manifest import Manifest
 from megatron_core.checkpoint.match import require_match
 from megatron_core.checkpoint.reader import CheckpointReader
@@ -35,6 +36,8 @@ def load_tensors(chosen: Chosen, held: Sequence[Held], ctx: ParallelContext, *, 
         require_fit(chosen.manifest, weights, with_optim=with_optim)
         reason = first_failure(_fill(chosen, held, with_optim=with_optim), ctx)
         if reason is None:
+            if ctx.rank == 0 and (note := lost_errors(chosen.manifest, held)):
+                LOGGER.warning(note)
             return chosen
         chosen = _older(chosen, reason, ctx)
 
@@ -74,6 +77,8 @@ def _fill(chosen: Chosen, held: Sequence[Held], *, with_optim: bool) -> str | No
         master = masters.get((tensor.name.removeprefix(_MODEL), tensor.rectangle))
         if tensor.name.startswith(_MODEL) and master is not None:
             followers.append((tensor.values, master))
+        elif has_no_place_in(chosen.manifest, tensor):
+            tensor.values.zero_()
         else:
             jobs.append((_widest(tensor.name, stored) if with_optim else tensor.name, tensor))
     try:

@@ -13,7 +13,8 @@ import torch
 
 from megatron_core.data_parallel.buckets import plan_buckets
 from megatron_core.data_parallel.flat_bucket import FlatBucket
-from megatron_core.parallel.collectives import Work, all_reduce, all_reduce_async, reduce_scatter_in_place
+from megatron_core.data_parallel.replica_gradients import add_within_replica
+from megatron_core.parallel.collectives import DONE, Work, all_reduce, all_reduce_async, reduce_scatter_in_place
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.tensor_parallel.shard_spec import SpecParameter
 
@@ -33,6 +34,7 @@ class GradReducer:
     ) -> None:
         """`sharded`: each dp rank owns a range of every bucket (ZeRO-1) and gets the reduced gradient of that alone."""
         self._ctx, self._overlap, self.sharded = ctx, overlap, sharded
+        self._over_dp = True
         ordered = list(parameters)
         plan = plan_buckets([p.spec for p in ordered], [p.numel() for p in ordered], bucket_size)
         owner = (ctx.dp.coordinate, ctx.dp.size) if sharded else (0, 1)
@@ -54,9 +56,12 @@ class GradReducer:
         """All parameters of the rank, each once, bucket by bucket."""
         return [parameter for bucket in self.buckets for parameter in bucket.parameters]
 
-    def begin_step(self, num_microbatches: int) -> None:
-        """Clear the buckets and expect `num_microbatches` backwards through every chunk."""
-        self._started = []
+    def begin_step(self, num_microbatches: int, *, over_dp: bool = True) -> None:
+        """Clear the buckets and expect `num_microbatches` backwards through every chunk.
+
+        Without `over_dp` they end up with the gradient of this rank's own replica of the model.
+        """
+        self._started, self._over_dp = [], over_dp
         for number, bucket in enumerate(self.buckets):
             bucket.grads.zero_()
             self._missing[number] = num_microbatches * sum(p.spec.gradients for p in bucket.parameters)
@@ -75,6 +80,10 @@ class GradReducer:
 
     def _start_next(self) -> None:
         bucket = self.buckets[len(self._started)]
+        if not self._over_dp:
+            add_within_replica(bucket.grads, bucket.kind, self._ctx)
+            self._started.append(DONE)
+            return
         if bucket.kind.partial is not None:
             all_reduce(bucket.grads, self._ctx.group(bucket.kind.partial))
         if self.sharded and not bucket.kind.tied:
@@ -85,7 +94,7 @@ class GradReducer:
         self._started.append(all_reduce_async(bucket.grads, over))
 
     def finish(self) -> None:
-        """Start what has not started and wait for all; what a rank owns is then the gradient of the global batch."""
+        """Start what has not started and wait for all; what a rank owns is then the batch's (or replica's) gradient."""
         for bucket, missing in zip(self.buckets, self._missing):
             assert missing == 0, f"{missing} gradients never came for {[p.spec.name for p in bucket.parameters]}"
         while len(self._started) < len(self.buckets):

@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from megatron_core.checkpoint.held import Held, held_tensors
+from megatron_core.checkpoint.held_errors import held_with_errors
 from megatron_core.config.optim import OptimConfig, Precision
 from megatron_core.config.run import RunConfig
+from megatron_core.data_parallel.compressed_exchange import CompressedExchange
 from megatron_core.data_parallel.flat_bucket import FlatBucket
 from megatron_core.data_parallel.grad_reducer import GradReducer
 from megatron_core.data_parallel.weight_gather import WeightGather
@@ -23,6 +25,7 @@ from megatron_core.optim.host_offload import HostOffloadAdamW
 from megatron_core.optim.loss_scaler import initial
 from megatron_core.optim.lr_schedule import LRSchedule, lr_schedule
 from megatron_core.optim.mixed_precision import MixedPrecisionAdamW
+from megatron_core.optim.onebit_adam import OneBitAdam, takes_local_gradients
 from megatron_core.optim.optimizer import Optimizer
 from megatron_core.optim.weight_decay_schedule import WeightDecaySchedule, weight_decay_schedule
 from megatron_core.parallel.context import ParallelContext
@@ -65,10 +68,12 @@ class Run:
     source: MicrobatchSource
     timers: Timers
 
-    def held(self, *, with_optim: bool) -> list[Held]:
-        """What a checkpoint has of this rank, once all weights are there."""
+    def held(self, *, with_optim: bool, applied_steps: int) -> list[Held]:
+        """What a checkpoint after so many updates has of this rank, once all weights are there."""
         self.weight_gather.finish()
-        return held_tensors(self.reducer.buckets, self.optimizer, with_optim=with_optim)
+        compressed = takes_local_gradients(self.optimizer, applied_steps - 1)
+        tensors_of = held_with_errors if compressed else held_tensors
+        return tensors_of(self.reducer.buckets, self.optimizer, with_optim=with_optim)
 
 
 def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: RunState) -> Run:
@@ -105,7 +110,7 @@ def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: Run
             sharded=reducer.sharded,
             overlap=parallel.overlap_param_gather,
         ),
-        optimizer=build_optimizer(config.optim, reducer.buckets),
+        optimizer=build_optimizer(config.optim, reducer.buckets, ctx),
         runtime=PipelineRuntime(chunks, ctx, queue, (s_local, training.micro_batch_size, model.hidden_size), dtype),
         programs=Programs(parallel.pipeline_schedule, ctx.pp.size, len(chunks), ctx.pp.coordinate),
         batch_schedule=schedule,
@@ -117,8 +122,10 @@ def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: Run
     )
 
 
-def build_optimizer(optim: OptimConfig, buckets: Sequence[FlatBucket]) -> Optimizer:
+def build_optimizer(optim: OptimConfig, buckets: Sequence[FlatBucket], ctx: ParallelContext) -> Optimizer:
     """The optimizer that was asked for. Raises ConfigError where the host has no room for its states."""
+    if optim.optimizer == "onebit-adam":
+        return OneBitAdam(buckets, optim, CompressedExchange(buckets, ctx))
     if not optim.optimizer_cpu_offload:
         return MixedPrecisionAdamW(buckets, optim)
     directory = optim.optimizer_offload_directory

@@ -76,6 +76,8 @@ def reconcile(config: RunConfig, saved: RunConfig, *, step: int, seed: int) -> R
         notes += [f"{line}; this run's counts" for line in schedule]
     elif schedule and checkpoint.load_optim and not checkpoint.finetune:
         problems.append(_listed("was trained under another schedule", schedule, _schedule_remedy(config, saved)))
+    if frozen := _other_freeze(config, saved, step):
+        problems.append(frozen)
     if problems:
         raise ConfigError("\n".join(f"the checkpoint of step {step} {problem}" for problem in problems))
     if not checkpoint.finetune:
@@ -162,6 +164,19 @@ def _schedule_remedy(config: RunConfig, saved: RunConfig) -> str:
             flags = f"--{length} {own} without --{name}".replace("_", "-")
             return f"{both}; {flags} stretches the decay to the new end, --{name.replace('_', '-')} {old} keeps it"
     return both
+
+
+def _other_freeze(config: RunConfig, saved: RunConfig, step: int) -> str | None:
+    """What is wrong where one of both had, or would have had, its variance frozen by now and not at the same update."""
+    freezes = [c.optim.onebit_freeze_step for c in (saved, config)]  # None with AdamW
+    passed = any(freeze is not None and freeze < step for freeze in freezes)
+    if freezes[0] == freezes[1] or not passed or not config.checkpoint.load_optim or config.checkpoint.finetune:
+        return None
+    before, now = ("AdamW" if freeze is None else f"1-bit Adam frozen at {freeze}" for freeze in freezes)
+    return (
+        f"was trained by {before}, this run by {now}, and its variance is past one of both: keep --optimizer and "
+        "--onebit-freeze-step, or start a new optimizer with --no-load-optim"
+    )
 
 
 def _listed(what: str, lines: list[str], remedy: str) -> str:

@@ -125,7 +125,8 @@ def _say(run: Run, outcome: StepOutcome) -> None:
 
 def _check_replicas(run: Run, state: RunState) -> None:
     if _is_due(state, run.config.training.check_weight_hash_across_dp_replicas_interval):
-        check_replicas([tensor for tensor in run.held(with_optim=True) if tensor.replicated], run.ctx, state.step)
+        held = run.held(with_optim=True, applied_steps=state.applied.steps)
+        check_replicas([tensor for tensor in held if tensor.replicated], run.ctx, state.step)
 
 
 def _validate(

@@ -14,7 +14,7 @@ from pathlib import Path
 from megatron_core.checkpoint.agree import from_rank_0
 from megatron_core.checkpoint.choose import LOGGER, Chosen, Source, choose
 from megatron_core.checkpoint.find import find_newest, find_step
-from megatron_core.checkpoint.held import held_tensors
+from megatron_core.checkpoint.held_errors import held_with_errors
 from megatron_core.checkpoint.load import load_tensors
 from megatron_core.config.checkpoint import CheckpointConfig
 from megatron_core.config.run import RunConfig
@@ -141,7 +141,8 @@ def _load(
 ) -> RunState:
     """Fill what `config` takes of a checkpoint and start the rest anew; the state that belongs to it."""
     with_optim = _with_optim(config.checkpoint)
-    loaded = load_tensors(chosen, held_tensors(buckets, optimizer, with_optim=with_optim), ctx, with_optim=with_optim)
+    held = held_with_errors(buckets, optimizer, with_optim=with_optim)
+    loaded = load_tensors(chosen, held, ctx, with_optim=with_optim)
     if not with_optim:
         optimizer.start_anew()
     what = "weights, optimizer and state" if with_optim else "weights"

@@ -62,10 +62,10 @@ class Saver:
         published = None if self._manager is None else self._manager.last_published
         return self._first_step if published is None else published
 
-    def reserve(self, run: Run) -> None:
+    def reserve(self, run: Run, state: RunState) -> None:
         """Get memory for the copies that saves behind training are written from."""
         if self._manager is not None and self._config.async_save and self._config.save_interval:
-            self._manager.reserve(self._held(run))
+            self._manager.reserve(self._held(run, state))
 
     def poll(self) -> None:
         """Say aloud which save behind training failed, and have the run stopped where it shall not go on."""
@@ -135,15 +135,15 @@ class Saver:
     def _save(self, manager: CheckpointManager, run: Run, state: RunState, *, wait: bool) -> None:
         manager.save(
             state.step,
-            self._held(run),
+            self._held(run, state),
             state=state_to_json(state, run.config),
             # As it was given: the run's own has the vocabulary that the tokenizer made of --vocab-size.
             config=config_to_json(self._start.config),
             wait=wait,
         )
 
-    def _held(self, run: Run) -> list[Held]:
-        return run.held(with_optim=self._config.save_optim)
+    def _held(self, run: Run, state: RunState) -> list[Held]:
+        return run.held(with_optim=self._config.save_optim, applied_steps=state.applied.steps)
 
     def abandon(self) -> None:
         """After an error: leave a save in flight as it is, since other ranks may be gone."""

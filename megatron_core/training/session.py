@@ -68,7 +68,7 @@ def run_to_end(begun: Begun, store: dist.Store, requests: StopRequests, last_wor
     last_word.where = lambda: (max(report.last_step, state.step), saver.checkpoint_step)
     try:
         describe(run, time.monotonic() - started)
-        saver.reserve(run)
+        saver.reserve(run, state)
         ending = train(run, state, saver, report, profile, requests)
         # The checkpoint first: a job that is out of time may be killed while it validates.
         saved = saver.last(ending.run, ending.state)

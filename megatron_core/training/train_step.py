@@ -17,6 +17,7 @@ from megatron_core.config.run import RunConfig
 from megatron_core.data_parallel.grad_reducer import counted_grads, counted_weights
 from megatron_core.optim.grad_clip import clip_factor, sum_of_squares
 from megatron_core.optim.loss_scaler import after_step
+from megatron_core.optim.onebit_adam import takes_local_gradients
 from megatron_core.parallel.collectives import all_reduce
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.pipeline.runtime import PipelineResult
@@ -60,12 +61,13 @@ def train_step(run: Run, state: RunState, votes: Sequence[float] = NO_VOTES) -> 
     scale = state.loss_scale.scale
     with run.timers("batch"):
         microbatches = run.source.step(plan, (config.training.seed, state.step))
+    local = takes_local_gradients(run.optimizer, state.applied.steps)
     with run.timers("forward-backward"):
-        run.reducer.begin_step(len(plan))
+        run.reducer.begin_step(len(plan), over_dp=not local)
         result = run.runtime.run(run.programs.training(len(plan)), microbatches, loss_weight=scale / nominal)
     with run.timers("gradient-reduction"):
         run.reducer.finish()
-        sums = _global_sums(run, result, votes)
+        sums = _global_sums(run, result, votes, local=local)
     per_token = nominal / sums.tokens / scale if sums.tokens else 0.0
     norm = math.sqrt(sums.squares) * per_token if math.isfinite(sums.squares) else sums.squares
     lr = run.lr_schedule.at(state.applied)
@@ -145,15 +147,21 @@ class _Sums:
     stop: Stop | None
 
 
-def _global_sums(run: Run, result: PipelineResult, votes: Sequence[float]) -> _Sums:
-    """Everything that a step must know of all ranks, in one all-reduce; each logical element is counted once."""
+def _global_sums(run: Run, result: PipelineResult, votes: Sequence[float], *, local: bool) -> _Sums:
+    """Everything that a step must know of all ranks, in one all-reduce; each logical element is counted once.
+
+    local: each dp rank has its own gradients. The norm is then the root mean square over dp of those of dp x its own,
+    which is what a rank takes for the batch's (decision 0012); zeros are counted on one of them.
+    """
     ctx = run.ctx
     squares, zeros = 0.0, 0
-    if run.reducer.counts:
-        grads = counted_grads(run.reducer.buckets)
+    grads = counted_grads(run.reducer.buckets)
+    if local:
+        squares = ctx.dp.size * sum_of_squares(grads)
+    elif run.reducer.counts:
         squares = sum_of_squares(grads)
-        if run.config.logging.log_num_zeros_in_grad:
-            zeros = sum(int((grad == 0).sum()) for grad in grads)
+    if run.config.logging.log_num_zeros_in_grad and run.reducer.counts:
+        zeros = sum(int((grad == 0).sum()) for grad in grads)
     if run.config.logging.log_num_zeros_in_grad and ctx.dp.coordinate == 0:
         zeros -= padding_elements(run.reducer.parameters)  # of the whole place, however its dp ranks share it
     loss, tokens = (float(result.loss_sum), float(result.token_count)) if counts_loss(ctx) else (0.0, 0.0)

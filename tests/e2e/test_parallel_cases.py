@@ -116,7 +116,7 @@ def norm_of_given_gradients(rank: int, world_size: int, flags: str, fill: str) -
         bucket.grads.zero_()
     FILLS[fill](run)
     zero = torch.zeros((), dtype=torch.float64)
-    return math.sqrt(_global_sums(run, PipelineResult(zero, zero), NO_VOTES).squares)
+    return math.sqrt(_global_sums(run, PipelineResult(zero, zero), NO_VOTES, local=False).squares)
 
 
 def _put(run: Run, name: str, count: int, value: float) -> None:
