@@ -45,7 +45,7 @@ def held_tensors(buckets: Sequence[FlatBucket], optimizer: Optimizer, *, with_op
     for bucket, state in zip(buckets, optimizer.states, strict=True):
         assert state.bucket is bucket, "the optimizer has other buckets, or the same in another order"
         for spec, local in bucket.views(bucket.weights):
-            found += _held("model", spec, 0, local.reshape(-1), replicated=True)
+            found += held_parts("model", spec, 0, local.reshape(-1), replicated=True)
         if not with_optim:
             continue
         sections = {"adam_m": state.moments.m, "adam_v": state.moments.v}
@@ -53,7 +53,7 @@ def held_tensors(buckets: Sequence[FlatBucket], optimizer: Optimizer, *, with_op
             sections["master"] = state.master
         for section, flat in sections.items():
             for spec, first, owned in bucket.owned_views(flat):
-                found += _held(section, spec, first, owned, replicated=not bucket.sharded)
+                found += held_parts(section, spec, first, owned, replicated=not bucket.sharded)
     return found
 
 
@@ -63,8 +63,8 @@ def spec_rectangle(spec: ShardSpec) -> Rectangle:
     return everything if spec.dim is None else everything.rows(spec.dim, spec.start, spec.stop)
 
 
-def _held(section: str, spec: ShardSpec, first: int, flat: torch.Tensor, *, replicated: bool) -> list[Held]:
-    """`flat`: elements of the rank's slice from number `first` on. Vocabulary padding is at the slice's end."""
+def held_parts(section: str, spec: ShardSpec, first: int, flat: torch.Tensor, *, replicated: bool) -> list[Held]:
+    """Elements of a parameter's slice from number `first` on, as rectangles, but for vocabulary padding at its end."""
     origin = spec_rectangle(spec).start
     end = min(first + len(flat), math.prod(spec.local_shape))
     found = []

@@ -6,19 +6,15 @@ Names: "onebit_worker/<parameter>" [dp, ...], of which each dp rank holds its ow
 another dp have lost is nobody's, and those of the run start with none.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 
-import torch
-
-from megatron_core.checkpoint.held import Held, held_tensors, spec_rectangle
+from megatron_core.checkpoint.held import Held, held_parts, held_tensors, spec_rectangle
 from megatron_core.checkpoint.manifest import Manifest
-from megatron_core.checkpoint.rectangle import Rectangle, flat_range_to_rectangles
+from megatron_core.checkpoint.rectangle import Rectangle
 from megatron_core.data_parallel.flat_bucket import FlatBucket
 from megatron_core.optim.onebit_adam import OneBitAdam
 from megatron_core.optim.onebit_compress import Errors
 from megatron_core.optim.optimizer import Optimizer
-from megatron_core.tensor_parallel.shard_spec import ShardSpec
 
 _WORKER, _SERVER = "onebit_worker", "onebit_server"
 
@@ -28,7 +24,9 @@ def held_with_errors(buckets: Sequence[FlatBucket], optimizer: Optimizer, *, wit
     held = held_tensors(buckets, optimizer, with_optim=with_optim)
     if with_optim and isinstance(optimizer, OneBitAdam):
         for bucket, errors in zip(buckets, optimizer.errors, strict=True):
-            held += [*_worker(bucket, errors), *_server(bucket, errors)]
+            held += _worker(bucket, errors)
+            for spec, first, served in bucket.range_views(errors.server, errors.start):
+                held += held_parts(_SERVER, spec, first, served, replicated=False)
     return held
 
 
@@ -54,29 +52,11 @@ def _worker(bucket: FlatBucket, errors: Errors) -> Iterator[Held]:
         row = errors.coordinate
         rectangle = Rectangle((row, *inner.start), (row + 1, *inner.stop))
         if rectangle.volume:
-            yield _held(_WORKER, spec, (errors.size, *spec.shape), rectangle, spec.real(local).unsqueeze(0))
-
-
-def _server(bucket: FlatBucket, errors: Errors) -> Iterator[Held]:
-    for slot, parameter in zip(bucket.slots, bucket.parameters):
-        spec = parameter.spec
-        start, stop = max(slot.start, errors.start), min(slot.stop, errors.start + len(errors.server))
-        # Vocabulary padding is at the end of a rank's slice.
-        first, last = start - slot.start, min(stop - slot.start, math.prod(spec.local_shape))
-        if first >= last:
-            continue
-        for part in flat_range_to_rectangles(spec.local_shape, first, last):
-            values = errors.server[start - errors.start :][: part.volume].view(part.shape)
-            yield _held(_SERVER, spec, spec.shape, part.shifted(spec_rectangle(spec).start), values)
-            start += part.volume
-
-
-def _held(section: str, spec: ShardSpec, shape: tuple[int, ...], rectangle: Rectangle, values: torch.Tensor) -> Held:
-    return Held(
-        name=f"{section}/{spec.name}",
-        shape=shape,
-        rectangle=rectangle,
-        values=values,
-        counted=spec.counted,
-        replicated=False,
-    )
+            yield Held(
+                name=f"{_WORKER}/{spec.name}",
+                shape=(errors.size, *spec.shape),
+                rectangle=rectangle,
+                values=spec.real(local).unsqueeze(0),
+                counted=spec.counted,
+                replicated=False,
+            )

@@ -71,13 +71,16 @@ class FlatBucket:
             yield parameter.spec, flat[slot.start : slot.stop].view(parameter.shape)
 
     def owned_views(self, flat: torch.Tensor) -> Iterator[tuple[ShardSpec, int, torch.Tensor]]:
-        """Of a flat tensor laid out as `owned_weights`: spec, first element within the parameter, and the values, flat.
+        """`range_views` of a flat tensor laid out as `owned_weights`."""
+        return self.range_views(flat, self.owned[0])
 
-        Parameters of which this rank owns nothing are left out.
+    def range_views(self, flat: torch.Tensor, begin: int) -> Iterator[tuple[ShardSpec, int, torch.Tensor]]:
+        """Of what lies in the bucket from element `begin` on: spec, first element within the parameter, and the values.
+
+        Values are flat; parameters of which nothing lies there are left out.
         """
-        begin, end = self.owned
         for slot, parameter in zip(self.slots, self.parameters):
-            start, stop = max(slot.start, begin), min(slot.stop, end)
+            start, stop = max(slot.start, begin), min(slot.stop, begin + len(flat))
             if start < stop:
                 yield parameter.spec, start - slot.start, flat[start - begin : stop - begin]
 
