@@ -51,7 +51,7 @@ def first_failure(reason: str | None, ctx: ParallelContext) -> str | None:
 def union_of_shapes(own: Shapes, ctx: ParallelContext) -> Shapes:
     """All tensors of the model by name, from those of each rank: tp ranks and stages together hold every one."""
     for group in (ctx.tp, ctx.pp):
-        texts = _gather(json.dumps(own).encode(), group, ctx)
+        texts = gather_messages(json.dumps(own).encode(), group, ctx)
         own = {name: tuple(shape) for text in texts for name, shape in json.loads(text).items()}
     return own
 
@@ -67,12 +67,12 @@ def _broadcast(message: bytes, source: int, ctx: ParallelContext) -> bytes:
     return message
 
 
-def _gather(message: bytes, group: Group, ctx: ParallelContext) -> list[bytes]:
-    """Everybody's message (none is empty), in order of coordinate."""
+def gather_messages(message: bytes, group: Group, ctx: ParallelContext) -> list[bytes]:
+    """Everybody's message, in order of coordinate. All members must call."""
     if group.size == 1:
         return [message]
     lengths = all_gather(torch.tensor([len(message)], dtype=torch.int64, device=ctx.device), group).tolist()
-    padded = _to_tensor(message.ljust(max(lengths)), ctx.device)
+    padded = _to_tensor(message.ljust(max(1, *lengths)), ctx.device)  # of no elements there is no collective
     rows = all_gather(padded, group).view(group.size, -1)
     return [_to_bytes(row[:length]) for row, length in zip(rows, lengths)]
 

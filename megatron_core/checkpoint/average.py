@@ -15,12 +15,11 @@ import torch
 
 from megatron_core.checkpoint.directory import (
     delete,
-    has_manifest,
+    finished_steps,
     prepare,
     publish,
     read_manifest,
     step_directory,
-    steps_present,
 )
 from megatron_core.checkpoint.manifest import Manifest, RankFile, TensorEntry, merge
 from megatron_core.checkpoint.reader import CheckpointReader
@@ -97,7 +96,7 @@ def average(sources: Sequence[Source], output: Path, report: ReportBytes) -> Man
     """
     newest = sources[-1].manifest
     directory = step_directory(output, newest.step)
-    if newest.step in steps_present(output) and has_manifest(output, newest.step):
+    if newest.step in finished_steps(output):
         raise CheckpointError(f"{directory} is there already: give another --output")
     attempt = prepare(output, newest.step)
     try:

@@ -35,6 +35,11 @@ def steps_present(root: Path) -> list[int]:
     return sorted(int(match[1]) for match in found if match and match[0] == f"step_{int(match[1]):08d}")
 
 
+def finished_steps(root: Path) -> list[int]:
+    """Steps that were ever finished, usable or not, in order of number."""
+    return [step for step in steps_present(root) if has_manifest(root, step)]
+
+
 def has_manifest(root: Path, step: int) -> bool:
     """Whether the directory of a step was ever finished: without a manifest it is the rest of an interrupted save."""
     return os.path.lexists(step_directory(root, step) / FILE_NAME)

@@ -12,6 +12,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from megatron_core.checkpoint.files import sync_directory
+from megatron_core.errors import CheckpointError
+
 EXIT_FILE = "exit.json"
 LOGGER = logging.getLogger("megatron_core")
 
@@ -37,8 +40,8 @@ def write_exit_file(save: Path, *, code: int, reason: str, step: int, checkpoint
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(save / EXIT_FILE)
-        _sync(save)
-    except OSError as error:
+        sync_directory(save)
+    except (OSError, CheckpointError) as error:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
         LOGGER.error("cannot write %s: %s. It would have said: %s", save / EXIT_FILE, error, json.dumps(record))
@@ -62,11 +65,3 @@ class LastWord:
         if self._folder is not None:
             step, checkpoint_step = self.where()
             write_exit_file(self._folder, code=code, reason=reason, step=step, checkpoint_step=checkpoint_step)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

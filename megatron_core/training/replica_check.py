@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import torch
 import xxhash
 
+from megatron_core.checkpoint.agree import gather_messages
 from megatron_core.checkpoint.held import Held
 from megatron_core.parallel.collectives import MAX, all_gather, all_reduce
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.training.faults import FaultError
 
 _CHUNK_BYTES = 64 * 2**20  # what is copied from a device to the host at once
-_TEXT_BYTES = 512  # of each rank's part of the message
 _NAMED = 3  # tensors that a rank names
 _RANKS_NAMED = 8
 
@@ -36,7 +36,8 @@ def check_replicas(held: Sequence[Held], ctx: ParallelContext, step: int) -> Non
     odd_ranks = torch.tensor([len(odd) > 0], dtype=torch.int64, device=ctx.device)
     if not int(all_reduce(odd_ranks, ctx.world, MAX)):
         return
-    said = _gather_texts(_describe(odd, ctx) if odd else "", ctx)
+    texts = gather_messages(_describe(odd, ctx).encode() if odd else b"", ctx.world, ctx)
+    said = [text.decode() for text in texts if text]
     more = f"; and {len(said) - _RANKS_NAMED} more ranks" if len(said) > _RANKS_NAMED else ""
     raise FaultError(
         f"step {step}: data-parallel replicas differ: {'; '.join(said[:_RANKS_NAMED])}{more}. Memory or a link is "
@@ -56,12 +57,3 @@ def _describe(odd: Sequence[str], ctx: ParallelContext) -> str:
     place = f"dp {ctx.dp.coordinate}, tp {ctx.tp.coordinate}, pp {ctx.pp.coordinate}"
     more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
     return f"rank {ctx.rank} ({place}) in {', '.join(odd[:_NAMED])}{more}"
-
-
-def _gather_texts(text: str, ctx: ParallelContext) -> list[str]:
-    """The texts of all ranks that have one, in rank order."""
-    padded = text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
-    own = torch.tensor(list(padded), dtype=torch.uint8, device=ctx.device)
-    everyone = all_gather(own, ctx.world).view(-1, _TEXT_BYTES).cpu()
-    texts = [bytes(row.tolist()).rstrip(b"\0").decode(errors="replace") for row in everyone]
-    return [found for found in texts if found]

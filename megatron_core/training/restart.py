@@ -4,7 +4,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from megatron_core.checkpoint.directory import has_manifest, steps_present
+from megatron_core.checkpoint.directory import finished_steps
 from megatron_core.config.run import RunConfig
 
 
@@ -17,8 +17,7 @@ def restarted(config: RunConfig, restarts: int) -> RunConfig:
     checkpoint = config.checkpoint
     if not restarts or checkpoint.save is None:
         return config
-    root = Path(checkpoint.save)
-    if not any(has_manifest(root, step) for step in steps_present(root)):
+    if not finished_steps(Path(checkpoint.save)):
         return config
     return replace(
         config,

@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from megatron_core.checkpoint.directory import has_manifest, steps_present
+from megatron_core.checkpoint.directory import finished_steps
 from megatron_core.config.checkpoint import CheckpointConfig
 from megatron_core.errors import ConfigError
 
@@ -17,7 +17,7 @@ def check_save_conflict(config: CheckpointConfig, goes_on_from: int | None) -> N
     """
     if config.save is None:
         return
-    present = [step for step in steps_present(Path(config.save)) if has_manifest(Path(config.save), step)]
+    present = finished_steps(Path(config.save))
     if not present:
         return
     held = f"--save {config.save} holds checkpoints of step {', '.join(map(str, present[-_NAMED:]))}"
