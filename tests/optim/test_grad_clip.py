@@ -68,3 +68,9 @@ def test_factors(norm: float, limit: float, factor: float) -> None:
 
 def test_an_infinite_or_missing_norm_shows() -> None:
     assert math.isinf(_norm(torch.tensor([math.inf, 1.0]))) and math.isnan(_norm(torch.tensor([math.nan, 1.0])))
+
+
+@pytest.mark.parametrize("length", [1, 2**16, 2**16 + 1, 3 * 10**6])
+def test_a_large_bucket_s_squares_are_added_up_exactly(length: int) -> None:
+    values = torch.randn(length, generator=torch.Generator().manual_seed(1)) * 1e-3
+    assert sum_of_squares([values]) == pytest.approx(float(values.double().square().sum()), rel=2e-6)
