@@ -4,7 +4,6 @@
 A tensor's first rectangle in a file has the tensor's name as its key, further ones "name#1", "name#2", …
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,7 @@ from megatron_core.checkpoint.blocks import BLOCK_BYTES, checksum
 from megatron_core.checkpoint.files import write_file
 from megatron_core.checkpoint.manifest import DTYPES, DataFile, Piece, RankFile, TensorEntry
 from megatron_core.checkpoint.rectangle import Rectangle
-
-_ALIGNMENT = 8
+from megatron_core.checkpoint.safetensors_header import encode_header
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,18 +87,10 @@ def _chunks(header: bytes, shards: Sequence[Shard], checksums: Sequence[list[str
 
 
 def _header(shards: Sequence[Shard]) -> bytes:
-    """Length (8 bytes, little-endian) and JSON of a safetensors file, padded with spaces."""
-    entries: dict[str, object] = {}
     count: dict[str, int] = {}
-    offset = 0
+    entries = []
     for shard in shards:
         number = count[shard.name] = count.get(shard.name, -1) + 1
-        entries[f"{shard.name}#{number}" if number else shard.name] = {
-            "dtype": DTYPES[dtype_name(shard.values.dtype)].code,
-            "shape": list(shard.values.shape),
-            "data_offsets": [offset, offset + shard.values.nbytes],
-        }
-        offset += shard.values.nbytes
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)
-    return len(text).to_bytes(8, "little") + text
+        key = f"{shard.name}#{number}" if number else shard.name
+        entries.append((key, dtype_name(shard.values.dtype), tuple(shard.values.shape), shard.values.nbytes))
+    return encode_header(entries)
