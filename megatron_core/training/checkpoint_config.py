@@ -6,16 +6,12 @@ difference; data and batch may change, but never silently (DAT-04). Pure.
 """
 
 import dataclasses
-import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
-from megatron_core.checkpoint.plain import quote
 from megatron_core.config.fields import Field, all_fields, replace_fields
 from megatron_core.config.run import RunConfig
-from megatron_core.config.values import from_yaml, to_yaml
-from megatron_core.errors import CheckpointError, ConfigError
+from megatron_core.errors import ConfigError
 from megatron_core.training.config_fields import ARCHITECTURE, RECIPE, SCHEDULE, SHAPES
 
 
@@ -28,31 +24,6 @@ class Reconciled:
     """What is different from the checkpoint and changes the numbers, a line each, to be said aloud."""
     layout: str | None
     """From which layout and precision to which, where they changed."""
-
-
-def config_to_json(config: RunConfig) -> dict[str, Any]:
-    """A resolved config as it is saved: sections of fields, tuples as lists."""
-    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=to_yaml))
-    return plain
-
-
-def config_from_json(value: Mapping[str, Any]) -> RunConfig:
-    """The config in a checkpoint. Fields of which it knows nothing have their defaults, as they had when it was saved.
-
-    Raises CheckpointError where a value is not of its field's type. Fields that this program does not know are left
-    out: what shapes a tensor shows in the tensors.
-    """
-    values: dict[Field, object] = {}
-    for field in all_fields():
-        section = value.get(field.section, {})
-        if not isinstance(section, dict):
-            raise CheckpointError(f"the checkpoint's config: {field.section} is {quote(section)}, not an object")
-        if field.name in section:
-            try:
-                values[field] = from_yaml(field.type, section[field.name])
-            except ValueError as error:
-                raise CheckpointError(f"the checkpoint's config: {field.section}.{field.name} {error}") from None
-    return replace_fields(RunConfig(), values)
 
 
 def reconcile(config: RunConfig, saved: RunConfig, *, step: int, seed: int) -> Reconciled:

@@ -16,6 +16,7 @@ from megatron_core.checkpoint.choose import LOGGER, Chosen, Source, choose
 from megatron_core.checkpoint.find import find_newest, find_step
 from megatron_core.checkpoint.held_errors import held_with_errors
 from megatron_core.checkpoint.load import load_tensors
+from megatron_core.checkpoint.saved_config import config_from_json
 from megatron_core.config.checkpoint import CheckpointConfig
 from megatron_core.config.run import RunConfig
 from megatron_core.data_parallel.flat_bucket import FlatBucket
@@ -23,7 +24,7 @@ from megatron_core.errors import CheckpointError
 from megatron_core.optim.loss_scaler import initial
 from megatron_core.optim.optimizer import Optimizer
 from megatron_core.parallel.context import ParallelContext
-from megatron_core.training.checkpoint_config import config_from_json, model_arguments, reconcile
+from megatron_core.training.checkpoint_config import model_arguments, reconcile
 from megatron_core.training.save_conflict import check_save_conflict, is_own
 from megatron_core.training.state import RunState
 from megatron_core.training.state_json import seed_of, state_from_json

@@ -16,10 +16,10 @@ from megatron_core.checkpoint.directory import steps_present
 from megatron_core.checkpoint.held import Held
 from megatron_core.checkpoint.manager import CheckpointManager
 from megatron_core.checkpoint.retention import Retention
+from megatron_core.checkpoint.saved_config import config_to_json
 from megatron_core.errors import CheckpointError
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.training.build import Run, rewound
-from megatron_core.training.checkpoint_config import config_to_json
 from megatron_core.training.console import LOGGER_NAME
 from megatron_core.training.faults import FaultError
 from megatron_core.training.resume import Start, roll_back

@@ -13,11 +13,11 @@ from megatron_core.checkpoint.directory import prepare, publish, step_directory
 from megatron_core.checkpoint.held import Held, held_tensors
 from megatron_core.checkpoint.manifest import merge
 from megatron_core.checkpoint.manifest_json import decode_rank_file, encode_rank_file
+from megatron_core.checkpoint.saved_config import config_to_json
 from megatron_core.checkpoint.writer import Shard, rank_file_name, write_rank_file
 from megatron_core.parallel.collectives import barrier
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.training.build import Run
-from megatron_core.training.checkpoint_config import config_to_json
 from megatron_core.training.state import RunState
 from megatron_core.training.state_json import state_to_json
 
