@@ -16,8 +16,9 @@ from megatron_core.kernels.precision import wide_dtype
 from megatron_core.optim.adamw import AdamHyper, Moments
 from megatron_core.optim.host_adamw import HostAdamW, compiled_pass
 from megatron_core.optim.host_memory import host_zeros
-from megatron_core.optim.host_transfers import CudaCopies, HostTransfers
+from megatron_core.optim.host_transfers import HostTransfers
 from megatron_core.optim.mixed_precision import BucketState, Flat
+from megatron_core.parallel.host_copies import CudaCopies
 
 
 class HostOffloadAdamW:

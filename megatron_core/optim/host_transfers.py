@@ -6,53 +6,13 @@ the host work at once, and all that is pinned is a pool of two buckets. DeepSpee
 moves everything up, in turn.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from megatron_core.kernels.precision import wide_dtype
 from megatron_core.optim.mixed_precision import Flat
-
-Wait = Callable[[], None]
-"""Returns when what it belongs to is done; at once when called again."""
-
-
-class Copies(Protocol):
-    """Copies between host and device, in order, behind the back of both."""
-
-    def after_device(self) -> None:
-        """What is copied from now on waits for all that the device has been given so far."""
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> Wait:
-        """Start a copy."""
-
-    def before_device(self) -> None:
-        """What the device is given from now on waits for all copies so far."""
-
-
-class CudaCopies:
-    """Copies on a stream of their own; host memory must be pinned."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
-
-    def after_device(self) -> None:
-        """See `Copies`."""
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> Wait:
-        """See `Copies`."""
-        with torch.cuda.stream(self._stream):
-            target.copy_(source, non_blocking=True)
-            done = torch.cuda.Event()
-            done.record()
-        return done.synchronize
-
-    def before_device(self) -> None:
-        """See `Copies`."""
-        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+from megatron_core.parallel.host_copies import Copies, Wait
 
 
 class _Slot:

@@ -12,7 +12,7 @@ from megatron_core.optim import host_offload
 from megatron_core.optim.host_offload import HostOffloadAdamW
 from megatron_core.optim.host_transfers import HostTransfers
 from megatron_core.optim.mixed_precision import BucketState, MixedPrecisionAdamW
-from tests.optim.test_host_transfers import Late
+from tests.fake_copies import Late
 from tests.small_model import randn
 
 CONFIG = OptimConfig(adam_beta2=0.95)

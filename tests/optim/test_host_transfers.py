@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from megatron_core.optim.host_transfers import Copies, CudaCopies, HostTransfers, Wait
+from megatron_core.optim.host_transfers import HostTransfers
+from megatron_core.parallel.host_copies import Copies, CudaCopies
+from tests.fake_copies import Early, Late
 from tests.small_model import randn
 
 SIZES = [[], [5], [5, 3], [3, 5], [4, 7, 1, 6, 2]]
@@ -17,56 +19,6 @@ class _Bucket:
     owned_weights: torch.Tensor
     owned_grads: torch.Tensor
     decayed: bool = True
-
-
-class Late:
-    """A copy happens when somebody waits for it or for a later one, or when the device shall see it."""
-
-    def __init__(self) -> None:
-        self._waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._started = self._done = 0
-
-    def after_device(self) -> None:
-        pass
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> Wait:
-        self._waiting.append((target, source))
-        self._started += 1
-        number = self._started
-
-        def wait() -> None:
-            while self._done < number:
-                target, source = self._waiting.pop(0)
-                target.copy_(source)
-                self._done += 1
-
-        return wait
-
-    def before_device(self) -> None:
-        while self._waiting:
-            target, source = self._waiting.pop(0)
-            target.copy_(source)
-            self._done += 1
-
-
-class Early:
-    """A copy happens at once; `log` has the order of starts and of first waits."""
-
-    def __init__(self, name: str, log: list[str]) -> None:
-        self._name, self._log, self._copies = name, log, 0
-
-    def after_device(self) -> None:
-        self._log.append(f"{self._name} after device")
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> Wait:
-        label = f"{self._name} {self._copies}"
-        self._copies += 1
-        self._log.append(label)
-        target.copy_(source)
-        return lambda: self._log.append(f"wait {label}")
-
-    def before_device(self) -> None:
-        self._log.append(f"device after {self._name}")
 
 
 def _buckets(sizes: list[int], dtype: torch.dtype) -> list[_Bucket]:
