@@ -70,6 +70,8 @@ class ModelConfig:
     """Biases in the query/key/value projection alone."""
     qk_layernorm: bool = False
     """Normalise each head's query and key."""
+    use_parallel_residual: bool = False
+    """Attention and MLP of a layer both read its input, each through its own norm (GPT-J, GPT-NeoX)."""
     untie_embeddings_and_output_weights: bool = False
     """Give the output head its own weights."""
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transformer layer with the norm before each branch (GPT-2): two residual lines."""
+"""One transformer layer with the norm before each branch (GPT-2): two residual lines, one after the other or side by
+side (GPT-J)."""
 
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ from megatron_core.model.recompute import recomputed, remade
 
 
 class Block(nn.Module):
-    """x + dropout(attention(norm(x))), then x + dropout(mlp(norm(x)))."""
+    """x + dropout(attention(norm(x))), then x + dropout(mlp(norm(x))), with the parallel residual on one and the same x."""
 
     def __init__(self, factory: ParameterFactory, layer: int) -> None:
         """`layer`: global number, from 0."""
@@ -29,6 +30,7 @@ class Block(nn.Module):
         self.mlp = MLP(factory, layer)
         self._layer, self._rate = layer, factory.config.hidden_dropout
         self._tp, self._sequence_parallel = factory.ctx.tp, factory.sequence_parallel
+        self._parallel = factory.config.use_parallel_residual
         self._recompute = factory.recompute.modules
 
     def forward(self, x: torch.Tensor, inputs: AttentionInputs, seq_length: int) -> torch.Tensor:
@@ -38,8 +40,9 @@ class Block(nn.Module):
         def dropped(branch: torch.Tensor, place: str) -> torch.Tensor:
             return hidden_dropout(branch, self._rate, inputs.dropout, self._layer, place, positions, seq_length)
 
-        x = x + dropped(self._normed(self.attention_norm, lambda y: self.attention(y, inputs), x), "attention_output")
-        return x + dropped(self._normed(self.mlp_norm, self._mlp, x), "mlp_output")
+        attended = self._normed(self.attention_norm, lambda y: self.attention(y, inputs), x)
+        middle = x + dropped(attended, "attention_output")
+        return middle + dropped(self._normed(self.mlp_norm, self._mlp, x if self._parallel else middle), "mlp_output")
 
     def _normed(self, norm: Norm, branch: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         """branch(norm(x))."""

@@ -15,7 +15,7 @@ ARCHITECTURE = _names(
     num_layers hidden_size num_attention_heads ffn_hidden_size kv_channels group_query_attention num_query_groups
     vocab_size normalization norm_epsilon swiglu gelu squared_relu position_embedding_type rotary_base
     rotary_percent rotary_interleaved rotary_seq_len_interpolation_factor use_rope_scaling rope_scaling_factor
-    add_bias_linear add_qkv_bias qk_layernorm untie_embeddings_and_output_weights embed_layernorm
+    add_bias_linear add_qkv_bias qk_layernorm use_parallel_residual untie_embeddings_and_output_weights embed_layernorm
     """
 )
 """The function that the weights were trained for: another value is an error."""

@@ -58,7 +58,7 @@ def test_the_newest_of_a_run_with_the_vocabulary_of_its_table(tmp_path: Path) ->
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
-    with StoredModel(save(tmp_path)) as stored, pytest.raises(CheckpointError, match="holds no weight head.weight"):
+    with StoredModel(save(tmp_path)) as stored, pytest.raises(CheckpointError, match=r"holds no weight head\.weight"):
         stored.read("head.weight")
     with pytest.raises(CheckpointError, match=r"empty holds no checkpoint"):
         StoredModel(tmp_path / "empty")

@@ -46,6 +46,7 @@ COVERING = {
     "tp2-pp2-dp2-dropout-interleaved-sp": ("dropout", 8, layout_flags(2, 2, sp=True, more=INTERLEAVED), BATCH_4),
     "tp2-pp2-documents-zero-bubble-sp": ("documents", 4, layout_flags(2, 2, sp=True, more=ZERO_BUBBLE), BATCH_4),
     "tp2-pp2-stable-gpipe-sp": ("stable", 4, layout_flags(2, 2, sp=True, more=GPIPE), BATCH_4),
+    "tp2-pp2-parallel-residual-sp": ("llama", 4, layout_flags(2, 2, sp=True), f"{BATCH_4} --use-parallel-residual"),
     "pp2-interleaved-5-layers-m-3": (
         "gpt2",
         4,

@@ -31,6 +31,12 @@ def test_norms_stand_before_the_branches() -> None:
     torch.testing.assert_close(block(x, PLAIN, 16), middle + block.mlp(block.mlp_norm(middle)))
 
 
+def test_parallel_branches_read_the_same_input() -> None:
+    block, x = Block(make_factory(small(use_parallel_residual=True)), 0), randn(16, 2, 32)
+    branches = block.attention(block.attention_norm(x), PLAIN) + block.mlp(block.mlp_norm(x))
+    torch.testing.assert_close(block(x, PLAIN, 16), x + branches)
+
+
 def test_the_two_places_drop_different_elements() -> None:
     block, x = Block(make_factory(small(hidden_dropout=0.5)), 0), torch.zeros(16, 2, 32, dtype=torch.float64)
     with torch.no_grad():

@@ -14,6 +14,7 @@ RENAMED: Mapping[str, str] = {
     "encoder-num-layers": "num-layers",
     "encoder-seq-length": "seq-length",
     "exit-signal-handler-for-training": "exit-signal-handler",
+    "gpt-j-residual": "use-parallel-residual",
     "kill-switch-file": "kill-switch-path",
     "layernorm-epsilon": "norm-epsilon",
     "min-scale": "min-loss-scale",
