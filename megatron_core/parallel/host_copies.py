@@ -55,3 +55,31 @@ class CudaCopies:
     def before_device(self) -> None:
         """See `Copies`."""
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
+
+
+class DirectCopies:
+    """Where the device is the host: every copy is done when it is asked for."""
+
+    def after_device(self) -> None:
+        """See `Copies`."""
+
+    def after(self, work: Work) -> None:
+        """See `Copies`."""
+        work.wait()
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> Wait:
+        """See `Copies`."""
+        target.copy_(source)
+        return _at_once
+
+    def before_device(self) -> None:
+        """See `Copies`."""
+
+
+def copies_of(device: torch.device) -> Copies:
+    """A new line of copies to or from a device."""
+    return CudaCopies(device) if device.type == "cuda" else DirectCopies()
+
+
+def _at_once() -> None:
+    """The wait for nothing."""

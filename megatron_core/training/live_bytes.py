@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from megatron_core.optim.onebit_adam import OneBitAdam
+from megatron_core.parallel.host_storage import on_host
 from megatron_core.training.build import Run
 
 STATIC = ("parameters", "gradients", "optimizer")
@@ -46,14 +47,17 @@ class LiveBytes(TorchDispatchMode):
     """Counts while it is entered."""
 
     def __init__(self, device_type: str, static: Mapping[str, Sequence[torch.Tensor]]) -> None:
-        """Storages of devices of another type do not count. static: by category; one storage counts once."""
+        """Storages of devices of another type, and of the host where that is a CPU too, do not count.
+
+        static: by category; one storage counts once.
+        """
         super().__init__()
         self._device_type = device_type
         self._static: set[int] = set()
         self._peaks = dict.fromkeys(CATEGORIES, 0)
         for category, tensors in static.items():
             for storage in map(torch.Tensor.untyped_storage, tensors):
-                if storage.device.type == device_type and storage._cdata not in self._static:
+                if self._counts(storage) and storage._cdata not in self._static:
                     self._static.add(storage._cdata)
                     self._peaks[category] += storage.nbytes()
         self._live: dict[int, _Live] = {}
@@ -95,7 +99,7 @@ class LiveBytes(TorchDispatchMode):
         """The entry of a tensor's storage; None where it does not count or is static."""
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key in self._static or storage.device.type != self._device_type:
+        if key in self._static or not self._counts(storage):
             return None
         found = self._live.get(key)
         if found is None:
@@ -105,6 +109,9 @@ class LiveBytes(TorchDispatchMode):
             self._live_bytes += found.nbytes
             self._live_peak = max(self._live_peak, self._live_bytes)
         return found
+
+    def _counts(self, storage: torch.UntypedStorage) -> bool:
+        return storage.device.type == self._device_type and not on_host(storage)
 
     def _keep(self, live: _Live) -> None:
         if not live.kept:

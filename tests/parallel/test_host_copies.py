@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from megatron_core.parallel.collectives import DONE
-from megatron_core.parallel.host_copies import Copies, CudaCopies
+from megatron_core.parallel.host_copies import Copies, CudaCopies, DirectCopies, copies_of
 from tests.fake_copies import Late
 
 
@@ -29,8 +29,15 @@ def _down_and_up(copies: Copies, device: torch.device, *, pinned: bool) -> None:
 
 def test_the_contract_holds_for_the_copies_that_tests_use() -> None:
     _down_and_up(Late(), torch.device("cpu"), pinned=False)
+    _down_and_up(DirectCopies(), torch.device("cpu"), pinned=False)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu() -> None:
-    _down_and_up(CudaCopies(torch.device("cuda")), torch.device("cuda"), pinned=True)
+    copies = copies_of(torch.device("cuda"))
+    assert isinstance(copies, CudaCopies)
+    _down_and_up(copies, torch.device("cuda"), pinned=True)
+
+
+def test_on_a_cpu_they_are_direct() -> None:
+    assert isinstance(copies_of(torch.device("cpu")), DirectCopies)

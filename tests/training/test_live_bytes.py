@@ -13,6 +13,7 @@ import torch
 
 from megatron_core.data_parallel.compressed_exchange import CompressedExchange
 from megatron_core.optim.onebit_adam import OneBitAdam
+from megatron_core.parallel.host_storage import host_like
 from megatron_core.training.live_bytes import CATEGORIES, LiveBytes, counted
 from megatron_core.training.train_step import train_step
 from tests.e2e.proof import FAMILIES, start_rank
@@ -171,6 +172,16 @@ def test_storages_of_other_devices_do_not_count() -> None:
         live.begin_forward(torch.zeros(10))
         live.end_forward(torch.ones(10) + 1)
     assert set(live.peaks().values()) == {0}
+
+
+def test_memory_of_the_host_does_not_count() -> None:
+    values = torch.zeros(100)
+    with LiveBytes("cpu", {"parameters": [values], "optimizer": [host_like(values)]}) as live:
+        live.begin_forward(None)
+        host = host_like(values).copy_(values)
+        live.end_forward(torch.zeros(10))
+        host.add_(1)
+    assert live.peaks() == {**dict.fromkeys(CATEGORIES, 0), "parameters": 400, "temporary": 40, "total": 440}
 
 
 def test_what_a_stage_receives_is_kept_and_what_it_sends_is_not() -> None:
