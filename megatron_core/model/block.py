@@ -18,7 +18,7 @@ from megatron_core.model.recompute import recomputed, remade
 
 
 class Block(nn.Module):
-    """x + dropout(attention(norm(x))), then x + dropout(mlp(norm(x))), with the parallel residual on one and the same x."""
+    """x + dropout(attention(norm(x))), then x + dropout(mlp(norm(x))); side by side, both read the same x."""
 
     def __init__(self, factory: ParameterFactory, layer: int) -> None:
         """`layer`: global number, from 0."""
