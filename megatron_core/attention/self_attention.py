@@ -8,6 +8,7 @@ come from outside, so that this file says nothing about how parameters are made 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -18,6 +19,19 @@ from megatron_core.config.model import ModelConfig
 from megatron_core.kernels.dropout import DropoutKey, attention_keep_mask
 
 
+class EarlierTokens(Protocol):
+    """Keys and values of tokens that went through the model before (see inference/kv_cache.py)."""
+
+    @property
+    def mask(self) -> torch.Tensor | None:
+        """Which keys each query may see, [b, 1, s, slots] bool; None: plainly causal, nothing went before."""
+        ...
+
+    def joined(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keep k and v [b, g, s, d] of a layer; all that this forward attends to, [b, g, slots, d]."""
+        ...
+
+
 @dataclass(frozen=True)
 class AttentionInputs:
     """What all layers of a chunk share for one microbatch."""
@@ -26,6 +40,8 @@ class AttentionInputs:
     mask: torch.Tensor | None
     """[b, 1, s, s], True where a query may look; None: plainly causal."""
     dropout: DropoutKey | None
+    earlier: EarlierTokens | None = None
+    """None: the sequence is whole (training)."""
 
 
 class SelfAttention(nn.Module):
@@ -67,6 +83,8 @@ class SelfAttention(nn.Module):
         if self._pre_scale != 1.0:
             q = q * self._pre_scale
         q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))  # [b, heads, s, d]
+        if inputs.earlier is not None:
+            k, v = inputs.earlier.joined(self._layer, k, v)
         out = self._core(q, k, v, inputs) if self._run_core is None else self._run_core(self._core, q, k, v, inputs)
         projected: torch.Tensor = self.output(out.permute(2, 0, 1, 3).reshape(s, b, -1))
         return projected

@@ -5,8 +5,9 @@ GPT-2/GPT-3/MT-NLG and Llama are settings of ModelConfig. The model knows its co
 holds) but nothing of the run: no optimizer, data, schedule or flag.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -19,7 +20,8 @@ from megatron_core.model.embedding import Embedding, vocabulary_weight
 from megatron_core.model.head import Head
 from megatron_core.model.microbatch import Microbatch
 from megatron_core.model.parameters import ParameterFactory
-from megatron_core.model.recompute import recomputed
+from megatron_core.model.recompute import AS_IT_IS, Keeping, recomputed
+from megatron_core.model.recompute_plan import LayerGroup
 from megatron_core.tensor_parallel.shard_spec import SpecParameter
 
 EMBEDDING_NAME = "embedding.tokens.weight"
@@ -57,6 +59,7 @@ class GPTChunk(nn.Module):
             self.head = Head(factory, head_weight)
         self._config = factory.config
         self._groups = factory.recompute.groups(len(plan.layers))
+        self._offload = factory.offload
 
     def forward(self, hidden: torch.Tensor | None, batch: Microbatch) -> torch.Tensor:
         """The next chunk's input [s, b, h] (or [s/tp, b, h]), or from the last chunk each token's loss [b, s].
@@ -78,24 +81,49 @@ class GPTChunk(nn.Module):
             assert hidden is not None, "a chunk without embedding needs the previous chunk's output"
             x = hidden
         inputs = self._attention_inputs(batch, x.dtype)
+        passage = self._offload.passage(self._staying(inputs, hidden))
         for group in self._groups:
-            if group.recomputed:
-                x = recomputed(self._through, group.layers, x, inputs, batch.seq_length)
-            else:
-                x = self._through(group.layers, x, inputs, batch.seq_length)
+            run = partial(self._run, group, x, inputs, batch.seq_length)
+            x = passage.through(group.layers.start, run)
+        passage.finish()
         return x
 
-    def _through(self, layers: range, x: torch.Tensor, inputs: AttentionInputs, seq_length: int) -> torch.Tensor:
+    def _run(
+        self, group: LayerGroup, x: torch.Tensor, inputs: AttentionInputs, seq_length: int, keeping: Keeping
+    ) -> torch.Tensor:
+        if group.recomputed:
+            return recomputed(self._through, group.layers, x, inputs, seq_length)
+        return self._through(group.layers, x, inputs, seq_length, keeping)
+
+    def _through(
+        self,
+        layers: range,
+        x: torch.Tensor,
+        inputs: AttentionInputs,
+        seq_length: int,
+        keeping: Keeping = AS_IT_IS,
+    ) -> torch.Tensor:
         for number in layers:
-            x = self.layers[number](x, inputs, seq_length)
+            x = self.layers[number](x, inputs, seq_length, keeping)
         return x
+
+    def _staying(self, inputs: AttentionInputs, hidden: torch.Tensor | None) -> Iterator[torch.Tensor]:
+        """What offloaded layers save that lives on anyway: parameters, what all layers share, and the chunk's input,
+        which the pipeline holds to take its gradient from."""
+        for layer in self.layers[: self._offload.num_layers]:
+            yield from layer.parameters()
+        if inputs.rotary is not None:
+            yield from (inputs.rotary.cos, inputs.rotary.sin)
+        yield from (tensor for tensor in (inputs.mask, hidden) if tensor is not None)
 
     def _attention_inputs(self, batch: Microbatch, dtype: torch.dtype) -> AttentionInputs:
         rotary = None
         if self._config.position_embedding_type == "rope":
             rotary = rotary_table(self._config, batch.position_ids, dtype)
         mask = None if batch.document_ids is None else document_mask(batch.document_ids)
-        return AttentionInputs(rotary, mask, batch.dropout)
+        if batch.earlier is not None:
+            mask = batch.earlier.mask
+        return AttentionInputs(rotary, mask, batch.dropout, batch.earlier)
 
 
 def build_chunks(factory: ParameterFactory, plans: Sequence[ChunkPlan]) -> list[GPTChunk]:

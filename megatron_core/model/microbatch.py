@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from megatron_core.attention.self_attention import EarlierTokens
 from megatron_core.kernels.dropout import DropoutKey
 
 
@@ -24,6 +25,8 @@ class Microbatch:
     """[b, s]: attention stays within equal numbers; None: within the whole sample."""
     dropout: DropoutKey | None = None
     """Names the dropout streams; None: no dropout (evaluation)."""
+    earlier: EarlierTokens | None = None
+    """Of generation: the tokens before these; None: the samples are whole."""
 
     @property
     def seq_length(self) -> int:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ParameterFactory: makes the parameters of one rank's model, each from its global name, shape and cut.
 
-It holds what all layers share (context, seed, dtype, sequence parallelism, recomputation), so that they state only what
+It holds what all layers share (context, seed, dtype, sequence parallelism, recomputation, offload), so that they state only what
 a parameter is. Row-parallel biases need no special care under sequence parallelism: their gradient is taken from the
 gathered output gradient (see `tensor_parallel/linear.py`); norms see a part of the sequence each and are partial.
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from megatron_core.config.model import ModelConfig
+from megatron_core.model.activation_offload import ActivationOffload
 from megatron_core.model.init import normal
 from megatron_core.model.recompute_plan import RecomputePlan
 from megatron_core.parallel.context import ParallelContext
@@ -31,10 +32,12 @@ class ParameterFactory:
     config: ModelConfig
     ctx: ParallelContext
     queue: WeightGradientQueue
-    seed: int
+    seed: int | None
+    """Of the initial weights; None: they are zero until they are loaded."""
     dtype: torch.dtype
     sequence_parallel: bool
     recompute: RecomputePlan = field(default_factory=RecomputePlan)
+    offload: ActivationOffload = field(default_factory=ActivationOffload)
 
     @property
     def output_std(self) -> float:
@@ -43,6 +46,9 @@ class ParameterFactory:
 
     def weight(self, spec: ShardSpec, std: float | None = None, rows: int | None = None) -> SpecParameter:
         """A normal weight; `rows` pads its first dim with zeros (vocabulary padding)."""
+        if self.seed is None:
+            shape = spec.local_shape if rows is None else (rows, *spec.local_shape[1:])
+            return make_parameter(torch.zeros(shape, dtype=self.dtype, device=self.ctx.device), spec)
         std = self.config.init_method_std if std is None else std
         data = normal(spec, std, self.seed, dtype=self.dtype, rows=rows)
         return make_parameter(data.to(self.ctx.device), spec)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the factory makes of a spec: values, dtype, decay, and on which ranks a gradient is partial."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -36,3 +38,10 @@ def test_biases(ctx: ParallelContext) -> None:
     assert row.shape == (32,) and row.spec.dim is None and row.spec.counted == (ctx.rank == 0)
     assert row.spec.partial is None, "its gradient is taken from the gathered output gradient"
     assert not column.spec.decayed and not row.spec.decayed and not column.any() and not row.any()
+
+
+def test_without_a_seed_weights_wait_to_be_loaded() -> None:
+    factory = replace(make_factory(), seed=None)
+    padded = factory.weight(cut_spec("a", (6, 4), 0, ALONE), rows=8)
+    assert torch.equal(padded, torch.zeros(8, 4, dtype=torch.float64))
+    assert torch.equal(factory.weight(replicated_spec("b", (3,), ALONE)), torch.zeros(3, dtype=torch.float64))
