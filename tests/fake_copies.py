@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies that happen as late, or as early, as the contract of `Copies` lets them."""
 
+import functools
+import threading
+
 import torch
 
 from megatron_core.parallel.collectives import Work
@@ -8,11 +11,12 @@ from megatron_core.parallel.host_copies import Wait
 
 
 class Late:
-    """A copy happens when somebody waits for it or for a later one, or when the device shall see it."""
+    """A copy happens when somebody waits for it or for a later one, on any thread, or when the device shall see it."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._started = self._done = 0
+        self._lock = threading.Lock()
 
     def after_device(self) -> None:
         pass
@@ -23,21 +27,17 @@ class Late:
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> Wait:
         self._waiting.append((target, source))
         self._started += 1
-        number = self._started
+        return functools.partial(self._copy_until, self._started)
 
-        def wait() -> None:
+    def before_device(self) -> None:
+        self._copy_until(self._started)
+
+    def _copy_until(self, number: int) -> None:
+        with self._lock:
             while self._done < number:
                 target, source = self._waiting.pop(0)
                 target.copy_(source)
                 self._done += 1
-
-        return wait
-
-    def before_device(self) -> None:
-        while self._waiting:
-            target, source = self._waiting.pop(0)
-            target.copy_(source)
-            self._done += 1
 
 
 class Early:

@@ -19,6 +19,10 @@ class OptimConfig:
     not before the end of the learning rate's warm-up."""
     optimizer_cpu_offload: bool = False
     """Keep masters and moments in the host's memory and update there (ZeRO-Offload)."""
+    offload_gradients: Literal["auto", "device", "host"] = "auto"
+    """Where gradients accumulate with --optimizer-cpu-offload. host: those of each microbatch leave the device during
+    backward, so that it keeps 2 bytes a parameter and a pool of two buckets, and are reduced over dp each time. auto:
+    host without a pipeline, device with one."""
     optimizer_offload_directory: str | None = None
     """Put them in a file of this directory, on a fast disk, instead of memory (with --optimizer-cpu-offload)."""
     lr: float = 0.0

@@ -7,6 +7,7 @@ written out, so that printing it gives a file which reproduces the run.
 
 import dataclasses
 from dataclasses import dataclass, field
+from typing import Literal
 
 from megatron_core.config.batch_steps import parse_batch_steps
 from megatron_core.config.checkpoint import CheckpointConfig
@@ -68,11 +69,23 @@ class RunConfig:
                 recompute_num_layers=parallel.recompute_num_layers or (1 if full else None),
                 ddp_bucket_size=parallel.ddp_bucket_size or max(40_000_000, 1_000_000 * dp),
             ),
-            optim=dataclasses.replace(optim, lr_decay_iters=decay_iters, lr_decay_samples=decay_samples),
+            optim=dataclasses.replace(
+                optim,
+                lr_decay_iters=decay_iters,
+                lr_decay_samples=decay_samples,
+                offload_gradients=_gradients_place(optim, parallel),
+            ),
             data=dataclasses.replace(self.data, split=split, tokenizer_type=self.data.tokenizer),
             training=dataclasses.replace(training, global_batch_size=_largest_batch(training, dp)),
             checkpoint=dataclasses.replace(self.checkpoint, most_recent_k=self.checkpoint.keep_last or -1),
         )
+
+
+def _gradients_place(optim: OptimConfig, parallel: ParallelConfig) -> Literal["auto", "device", "host"]:
+    """Not on the host with a pipeline: every microbatch would be reduced, and stages have cut the gradients already."""
+    if optim.offload_gradients != "auto" or not optim.optimizer_cpu_offload:
+        return optim.offload_gradients
+    return "host" if parallel.pipeline_model_parallel_size == 1 else "device"
 
 
 def _largest_batch(training: TrainingConfig, dp: int) -> int:

@@ -19,11 +19,22 @@ class BucketClass:
     decayed: bool
     partial: str | None
     tied: bool
+    repeated: bool = False
+    """Whether a microbatch contributes more than once: a tied table on a single stage."""
 
     @staticmethod
     def of(spec: ShardSpec) -> "BucketClass":
         """The class of a parameter."""
-        return BucketClass(spec.decayed, spec.partial, spec.tied)
+        return BucketClass(spec.decayed, spec.partial, spec.tied, spec.gradients > 1)
+
+    @property
+    def streamable(self) -> bool:
+        """Whether backward completes a microbatch's gradients bucket by bucket, so that they can leave at once.
+
+        A repeated table's come first and last, biases and norms are small and fill one bucket from end to end, and what
+        must be added over another group is better added once a step.
+        """
+        return self.decayed and self.partial is None and not self.tied and not self.repeated
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,10 @@ class Bucket:
     def size(self) -> int:
         """Elements in the bucket."""
         return self.slots[-1].stop
+
+    def padded(self, owners: int) -> int:
+        """Elements once zeros at the end have made it even for so many owners."""
+        return -(-self.size // owners) * owners
 
     @property
     def completed_by(self) -> int:

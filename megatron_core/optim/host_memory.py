@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of the host for the states of the optimizer: huge pages of main memory, or a file on a fast disk.
+"""Memory of the host for the states of the optimizer, and for gradients: huge pages, or a file on a fast disk.
 
 The states are passed over once a step from end to end, which costs a few per cent less in pages of 2 MiB than of 4 KiB
 (measured). They never travel to the device, so none of it is pinned. In a file they take no memory but what the system
@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from megatron_core.errors import ConfigError
+from megatron_core.parallel.host_storage import as_host
 
 _ALIGNMENT = 64
 _HUGE_PAGE = 2**21
@@ -34,6 +35,7 @@ def host_zeros(lengths: Sequence[int], dtype: torch.dtype, directory: Path | Non
     nbytes = max(starts[-1], _ALIGNMENT)
     mapped = _anonymous(nbytes) if directory is None else _in_file(nbytes, directory)
     flat = torch.frombuffer(mapped, dtype=torch.uint8)
+    as_host(flat.untyped_storage())
     return [flat[start : start + length * dtype.itemsize].view(dtype) for start, length in zip(starts, lengths)]
 
 
@@ -43,8 +45,8 @@ def _anonymous(nbytes: int) -> mmap.mmap:
         mapped = mmap.mmap(-1, nbytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise ConfigError(
-            f"host memory has no {_gigabytes(nbytes)} for the states of the optimizer ({error.strerror}); "
-            "spread them over more data-parallel ranks (--use-distributed-optimizer) or put them on a disk"
+            f"host memory has no {_gigabytes(nbytes)} for what is offloaded ({error.strerror}); "
+            "spread it over more data-parallel ranks (--use-distributed-optimizer) or put states on a disk"
         ) from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         mapped.madvise(mmap.MADV_HUGEPAGE)

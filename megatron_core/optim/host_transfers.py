@@ -3,7 +3,7 @@
 
 While the host updates one bucket, the gradients of the next arrive and the weights of the last return; so the bus and
 the host work at once, and all that is pinned is a pool of two buckets. DeepSpeed moves everything down, updates it and
-moves everything up, in turn.
+moves everything up, in turn. Gradients that were streamed to the host during backward are there already.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,9 +19,9 @@ class _Slot:
     """Host memory for one bucket under way."""
 
     def __init__(self, buckets: Sequence[Flat], *, pinned: bool) -> None:
-        size = max(len(bucket.owned_weights) for bucket in buckets)
-        self.grads = torch.empty(size, dtype=buckets[0].owned_grads.dtype, pin_memory=pinned)
-        self.weights = torch.empty(size, dtype=buckets[0].owned_weights.dtype, pin_memory=pinned)
+        travelling = [bucket.owned_grads for bucket in buckets if not bucket.grads_on_host]
+        self.grads = _room_for(travelling, pinned=pinned)
+        self.weights = _room_for([bucket.owned_weights for bucket in buckets], pinned=pinned)
         self.arrived: Wait = _at_once
         self.returned: Wait = _at_once
 
@@ -53,7 +53,7 @@ class HostTransfers:
             slot.arrived()
             slot.returned()
             weights = slot.weights[:length]
-            yield slot.grads[:length], weights
+            yield bucket.owned_grads if bucket.grads_on_host else slot.grads[:length], weights
             slot.returned = self._up.copy(bucket.owned_weights, weights)
         self._up.before_device()
 
@@ -62,8 +62,15 @@ class HostTransfers:
         length = len(bucket.owned_weights)
         if self._with_weights:
             slot.returned()  # of the bucket before the last, whose weights lie where these shall
-            self._down.copy(slot.weights[:length], bucket.owned_weights)
-        slot.arrived = self._down.copy(slot.grads[:length], bucket.owned_grads)
+            slot.arrived = self._down.copy(slot.weights[:length], bucket.owned_weights)
+        if not bucket.grads_on_host:
+            slot.arrived = self._down.copy(slot.grads[:length], bucket.owned_grads)
+
+
+def _room_for(flats: Sequence[torch.Tensor], *, pinned: bool) -> torch.Tensor:
+    """Memory of the host for any one of `flats`, which are of one dtype."""
+    dtype = flats[0].dtype if flats else torch.float32
+    return torch.empty(max(map(len, flats), default=0), dtype=dtype, pin_memory=pinned)
 
 
 def _at_once() -> None:

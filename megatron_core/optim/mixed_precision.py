@@ -25,7 +25,11 @@ class Flat(Protocol):
 
     @property
     def owned_grads(self) -> torch.Tensor:
-        """Their gradients."""
+        """Their gradients, reduced, which may lie on the host."""
+
+    @property
+    def grads_on_host(self) -> bool:
+        """Whether they do, wherever the weights are."""
 
     @property
     def decayed(self) -> bool:

@@ -32,14 +32,15 @@ class _Lookup(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
         local, owned = ctx.saved_tensors
         weight: SpecParameter = ctx.weight
-        total = torch.zeros_like(weight) if weight.main_grad is None else weight.main_grad
+        accumulator = weight.main_grad
+        total = torch.zeros_like(weight) if accumulator is None else accumulator
         rows = grad.reshape(-1, grad.shape[-1]) * owned.unsqueeze(-1)
         if total.is_cuda:
             # index_add_ uses atomics on CUDA; this sorts first and so gives the same bits every time.
             total.index_put_((local,), rows.to(total.dtype), accumulate=True)
         else:
             total.index_add_(0, local, rows.to(total.dtype))
-        if weight.main_grad is None:
+        if accumulator is None:
             return total, None, None
         weight.gradient_ready()
         return None, None, None

@@ -85,8 +85,18 @@ class SpecParameter(nn.Parameter):
     """A parameter that carries its ShardSpec and, once gradient buckets exist, its accumulator `main_grad`."""
 
     spec: ShardSpec
-    main_grad: torch.Tensor | None = None
+    accumulator: Callable[[], torch.Tensor] | None = None
+    """Gives `main_grad`, which a bucket may not have before the first contribution comes."""
     on_gradient: Callable[["SpecParameter"], None] | None = None
+
+    @property
+    def main_grad(self) -> torch.Tensor | None:
+        """What gradients of this parameter are added to, in its shape; None outside a training run."""
+        return None if self.accumulator is None else self.accumulator()
+
+    @main_grad.setter
+    def main_grad(self, memory: torch.Tensor) -> None:
+        self.accumulator = lambda: memory
 
     def gradient_ready(self) -> None:
         """Tell the gradient bucket that one contribution has been added to `main_grad`."""

@@ -52,8 +52,9 @@ def accumulate(weight: SpecParameter, grad: torch.Tensor, x: torch.Tensor) -> to
     training run) the gradient is returned for autograd to keep.
     """
     grad, x = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
-    if weight.main_grad is None:
+    total = weight.main_grad
+    if total is None:
         return weight_gradient(grad, x).view(weight.shape)
-    add_weight_gradient(weight.main_grad.view(grad.shape[-1], x.shape[-1]), grad, x)
+    add_weight_gradient(total.view(grad.shape[-1], x.shape[-1]), grad, x)
     weight.gradient_ready()
     return None

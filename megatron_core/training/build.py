@@ -94,6 +94,7 @@ def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: Run
         grad_dtype=grad_dtype(config.optim, parallel.grad_reduce_in_bf16),
         overlap=parallel.overlap_grad_reduce,
         sharded=parallel.use_distributed_optimizer,
+        on_host=config.optim.offload_gradients == "host",
     )
     s_local = model.seq_length // (ctx.tp.size if parallel.sequence_parallel else 1)
     schedule = batch_schedule(training, model.seq_length)

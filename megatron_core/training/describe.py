@@ -3,6 +3,7 @@
 
 import logging
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -31,6 +32,13 @@ def describe(run: Run, seconds: float) -> None:
     )
     LOGGER.info("stages %s", describe_stages(layers, grid.pp))
     LOGGER.info("%s parameters", f"{count_parameters(run):,}")
+    if run.config.optim.optimizer_cpu_offload:
+        LOGGER.info(
+            "optimizer on the host, gradients accumulate on the %s: a rank has %.3f GB of them there and %.3f GB here",
+            run.config.optim.offload_gradients,
+            _gigabytes(run.reducer.host_memory),
+            _gigabytes(run.reducer.device_memory),
+        )
     LOGGER.info(
         "%d steps, %d samples of %d tokens, vocabulary %d; ready after %.1f s",
         run.length.steps,
@@ -39,6 +47,10 @@ def describe(run: Run, seconds: float) -> None:
         model.vocabulary,
         seconds,
     )
+
+
+def _gigabytes(tensors: Sequence[torch.Tensor]) -> float:
+    return sum(tensor.nbytes for tensor in tensors) / 1e9
 
 
 def count_parameters(run: Run) -> int:

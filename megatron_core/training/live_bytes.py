@@ -133,7 +133,7 @@ def counted(run: Run) -> Iterator[LiveBytes]:
     errors = run.optimizer.errors if isinstance(run.optimizer, OneBitAdam) else []
     static = {
         "parameters": [bucket.weights for bucket in run.reducer.buckets],
-        "gradients": [bucket.grads for bucket in run.reducer.buckets],
+        "gradients": run.reducer.device_memory,
         "optimizer": [
             *(tensor for s in states for tensor in (s.master, s.moments.m, s.moments.v)),  # a master may be the weights
             *(tensor for e in errors for tensor in (e.worker, e.server)),

@@ -49,6 +49,20 @@ def test_the_bucket_grows_with_the_replicas(config_with):
     assert config_with().resolve(64).parallel.ddp_bucket_size == 64_000_000
 
 
+@pytest.mark.parametrize(
+    ("values", "place"),
+    [
+        ({}, "auto"),
+        ({"optimizer_cpu_offload": True}, "host"),
+        ({"optimizer_cpu_offload": True, "pipeline_model_parallel_size": 2}, "device"),
+        ({"optimizer_cpu_offload": True, "offload_gradients": "device"}, "device"),
+        ({"optimizer_cpu_offload": True, "pipeline_model_parallel_size": 2, "offload_gradients": "host"}, "host"),
+    ],
+)
+def test_gradients_follow_the_optimizer_to_the_host_where_there_is_no_pipeline(config_with, values, place):
+    assert config_with(**values).resolve(2).optim.offload_gradients == place
+
+
 def test_how_many_checkpoints_stay_is_written_out(config_with):
     assert config_with().resolve(1).checkpoint.most_recent_k == -1
     assert config_with(save_interval=10, save_retain_interval=100).resolve(1).checkpoint.most_recent_k == 1

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan of buckets: every parameter once, one class a bucket, backward order, tied ones last."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,11 +9,11 @@ from megatron_core.data_parallel.buckets import BucketClass, plan_buckets
 from megatron_core.tensor_parallel.shard_spec import ShardSpec
 
 
-def _spec(decayed: bool = True, partial: str | None = None, tied: bool = False) -> ShardSpec:
-    return ShardSpec(name="w", shape=(1,), decayed=decayed, partial=partial, tied=tied)
+def _spec(decayed: bool = True, partial: str | None = None, tied: bool = False, gradients: int = 1) -> ShardSpec:
+    return ShardSpec(name="w", shape=(1,), decayed=decayed, partial=partial, tied=tied, gradients=gradients)
 
 
-SPECS = st.builds(_spec, st.booleans(), st.sampled_from([None, "tp", "kv"]), st.booleans())
+SPECS = st.builds(_spec, st.booleans(), st.sampled_from([None, "tp", "kv"]), st.booleans(), st.integers(1, 2))
 PARAMETERS = st.lists(st.tuples(SPECS, st.integers(1, 50)), min_size=1, max_size=30)
 
 
@@ -45,3 +46,23 @@ def test_order_follows_backward_with_tied_buckets_last(parameters: list, bucket_
 def test_a_bucket_closes_when_the_next_parameter_would_overfill_it() -> None:
     buckets = plan_buckets([_spec()] * 5, [4, 4, 4, 100, 4], bucket_size=8)
     assert [[slot.parameter for slot in bucket.slots] for bucket in buckets] == [[4], [3], [2, 1], [0]]
+
+
+@pytest.mark.parametrize(
+    ("spec", "streamable"),
+    [
+        (_spec(), True),
+        (_spec(decayed=False), False),
+        (_spec(partial="kv"), False),
+        (_spec(tied=True), False),
+        (_spec(gradients=2), False),
+    ],
+)
+def test_only_what_backward_completes_bucket_by_bucket_is_streamable(spec: ShardSpec, streamable: bool) -> None:
+    assert BucketClass.of(spec).streamable == streamable
+
+
+@pytest.mark.parametrize(("owners", "length"), [(1, 22), (2, 22), (3, 24), (5, 25), (22, 22), (23, 23)])
+def test_padding_makes_the_owners_shares_even(owners: int, length: int) -> None:
+    (bucket,) = plan_buckets([_spec()], [22], bucket_size=8)
+    assert bucket.padded(owners) == length

@@ -173,3 +173,62 @@ def test_each_owner_has_its_share_of_the_gradient_and_all_together_count_it_once
         for spec, first, grads in bucket.owned_views(bucket.owned_grads):
             torch.testing.assert_close(grads, whole[spec.name].reshape(-1)[first : first + len(grads)])
     assert squares[True] == pytest.approx(squares[False], rel=1e-12)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@ranks({"tp": 2, "dp": 2}, {"dp": 4})
+def test_streamed_gradients_come_to_those_that_stay(ctx: ParallelContext, sharded: bool) -> None:
+    config = small(make_vocab_size_divisible_by=1)
+
+    def accumulate(on_host: bool) -> GradReducer:
+        model = make_model(make_factory(config, ctx, sequence_parallel=True))
+        reducer = GradReducer(
+            spec_parameters(model),
+            ctx,
+            bucket_size=2500,
+            grad_dtype=torch.float64,
+            overlap=True,
+            sharded=sharded,
+            on_host=on_host,
+        )
+        for step in range(2):  # the second step starts anew
+            reducer.begin_step(3)
+            for microbatch in range(3):
+                model(None, make_microbatch(config, seed=ctx.dp.coordinate + 10 * microbatch + step)).sum().backward()
+            reducer.finish()
+        return reducer
+
+    streamed, staying = accumulate(True), accumulate(False)
+    assert sum(bucket.stream is not None for bucket in streamed.buckets) > 3
+    for one, other in zip(streamed.buckets, staying.buckets, strict=True):
+        torch.testing.assert_close(one.owned_grads, other.owned_grads, rtol=1e-11, atol=1e-13)
+    torch.testing.assert_close(counted_grads(streamed.buckets), counted_grads(staying.buckets), rtol=1e-11, atol=1e-13)
+    largest = max(len(bucket.weights) for bucket in streamed.buckets if bucket.stream is not None)
+    resident = sum(len(bucket.weights) for bucket in streamed.buckets if bucket.stream is None)
+    assert sum(map(len, streamed.device_memory)) == 2 * largest + resident
+    assert sum(map(len, staying.device_memory)) == sum(len(bucket.weights) for bucket in staying.buckets)
+    owned = sum(len(bucket.owned_weights) for bucket in streamed.buckets if bucket.stream is not None)
+    assert sum(map(len, streamed.host_memory)) == owned and not staying.host_memory
+
+
+def test_microbatches_may_come_in_each_other_s_way() -> None:
+    """As with W actions: what leaves together is of several microbatches, and what has left is the step's sum."""
+    first, second = _parameter("first"), _parameter("second")
+    reducer = GradReducer([first, second], ALONE, bucket_size=10, grad_dtype=torch.float32, overlap=True, on_host=True)
+    (bucket,) = reducer.buckets
+    reducer.begin_step(3)
+    for parameter, value in [(first, 1), (first, 2), (second, 3), (first, 4), (second, 5), (second, 6)]:
+        (parameter * value).sum().backward()
+    reducer.finish()
+    assert bucket.owned_grads.tolist() == [3 + 5 + 6] * 2 + [1 + 2 + 4] * 2
+
+
+def test_a_streamed_gradient_that_never_came_is_a_bug() -> None:
+    parameter, never = _parameter(), _parameter("never")
+    reducer = GradReducer(
+        [parameter, never], ALONE, bucket_size=10, grad_dtype=torch.float32, overlap=True, on_host=True
+    )
+    reducer.begin_step(1)
+    parameter.sum().backward()
+    with pytest.raises(AssertionError, match=r"1 gradients never came for \['never', 'w'\]"):
+        reducer.finish()

@@ -35,6 +35,9 @@ INTERLEAVED = "--num-virtual-stages-per-pipeline-rank 2"
 ZERO_BUBBLE = "--pipeline-schedule zero-bubble"
 GPIPE = "--pipeline-schedule gpipe"
 
+HOST = "--optimizer-cpu-offload --offload-gradients host"
+ZERO_HOST = f"--use-distributed-optimizer --overlap-param-gather {HOST}"
+
 BATCH_4 = "--global-batch-size 4"  # half the collectives of SMALL: on oversubscribed cores each takes milliseconds
 
 COVERING = {
@@ -78,6 +81,31 @@ COVERING = {
         "gpt2",
         4,
         layout_flags(2, 1, more="--use-distributed-optimizer --overlap-param-gather --optimizer-cpu-offload"),
+        BATCH_4,
+    ),
+    "tp2-pp2-dp2-sp-zero-host-full-recompute": (
+        "gpt2",
+        8,
+        layout_flags(2, 2, sp=True, more=f"{ZERO_HOST} --recompute-granularity full"),
+        BATCH_4,
+    ),
+    "tp2-pp2-dp2-zero-host-selective-recompute": (
+        "dropout",
+        8,
+        layout_flags(2, 2, more=f"{INTERLEAVED} {ZERO_HOST} --recompute-granularity selective"),
+        BATCH_4,
+    ),
+    "pp2-dp2-host-zero-bubble": ("llama", 4, layout_flags(1, 2, more=f"{ZERO_BUBBLE} {HOST}"), BATCH_4),
+    "tp4-host-groups-below-tp": (
+        "llama",
+        4,
+        layout_flags(4, 1, sp=True, more=f"{HOST} --recompute-granularity full"),
+        "--global-batch-size 2 --num-layers 2",
+    ),
+    "pp2-dp2-zero-offload": (
+        "gpt2",
+        4,
+        layout_flags(1, 2, more="--use-distributed-optimizer --optimizer-cpu-offload"),
         BATCH_4,
     ),
     "dp4-zero-odd-shares": ("llama", 4, "--use-distributed-optimizer --overlap-param-gather", BATCH_4),

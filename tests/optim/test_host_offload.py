@@ -24,6 +24,7 @@ class _Bucket:
     owned_weights: torch.Tensor
     owned_grads: torch.Tensor
     decayed: bool
+    grads_on_host: bool = False
 
 
 def _buckets(dtype: torch.dtype, narrow_grads: bool = False) -> list[_Bucket]:

@@ -19,10 +19,14 @@ class _Bucket:
     owned_weights: torch.Tensor
     owned_grads: torch.Tensor
     decayed: bool = True
+    grads_on_host: bool = False
 
 
-def _buckets(sizes: list[int], dtype: torch.dtype) -> list[_Bucket]:
-    return [_Bucket(randn(n, seed=n).to(dtype), randn(n, seed=n + 100).float()) for n in sizes]
+def _buckets(sizes: list[int], dtype: torch.dtype, on_host: tuple[int, ...] = ()) -> list[_Bucket]:
+    """`on_host`: sizes whose gradients are there."""
+    return [
+        _Bucket(randn(n, seed=n).to(dtype), randn(n, seed=n + 100).float(), grads_on_host=n in on_host) for n in sizes
+    ]
 
 
 def _check(buckets: list[_Bucket], down: Copies, up: Copies) -> None:
@@ -67,6 +71,20 @@ def test_the_next_bucket_comes_and_the_last_returns_meanwhile() -> None:
         "up 2",
         "device after up",
     ]
+
+
+@pytest.mark.parametrize("on_host", [(3, 4, 5), (5,), (4, 1, 2)])
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_gradients_that_are_there_do_not_travel(sizes: list[int], dtype: torch.dtype, on_host: tuple[int, ...]) -> None:
+    _check(_buckets(sizes, dtype, on_host), Late(), Late())
+    log: list[str] = []
+    buckets = _buckets(sizes, dtype, on_host)
+    transfers = HostTransfers(buckets, Early("down", log), Early("up", log), pinned=False)
+    for bucket, (grads, _) in zip(buckets, transfers.each()):
+        assert (grads is bucket.owned_grads) == bucket.grads_on_host
+    expected = sum(not bucket.grads_on_host for bucket in buckets) + (len(sizes) if dtype == torch.float32 else 0)
+    assert sum(line.startswith("down ") and line[5:].isdigit() for line in log) == expected
 
 
 def test_the_pool_is_of_two_buckets() -> None:

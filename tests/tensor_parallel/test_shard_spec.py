@@ -63,6 +63,22 @@ def test_a_parameter_reports_gradients_to_its_listener() -> None:
     assert heard == [parameter] and parameter.requires_grad
 
 
+def test_an_accumulator_is_asked_for_when_it_is_used() -> None:
+    parameter = make_parameter(torch.zeros(2), replicated_spec("b", (2,), single_process_context()))
+    assert parameter.main_grad is None
+    opened: list[torch.Tensor] = []
+
+    def accumulator() -> torch.Tensor:
+        opened.append(torch.zeros(2))
+        return opened[-1]
+
+    parameter.accumulator = accumulator
+    assert not opened
+    assert parameter.main_grad is opened[0]
+    parameter.main_grad = memory = torch.ones(2)
+    assert parameter.main_grad is memory and len(opened) == 1
+
+
 def test_parameters_without_a_spec_are_bugs() -> None:
     with pytest.raises(AssertionError, match="parameter weight has no ShardSpec"):
         list(spec_parameters(nn.Linear(2, 2)))

@@ -19,6 +19,21 @@ def test_layout_stages_and_length_are_said(caplog: pytest.LogCaptureFixture) -> 
     assert "vocabulary 61; ready after 1.2 s" in text
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("", ""),
+        ("--optimizer-cpu-offload", "gradients accumulate on the host: a rank has 0.000 GB of them there and 0.000 GB"),
+        ("--optimizer-cpu-offload --offload-gradients device", "gradients accumulate on the device: a rank has"),
+    ],
+)
+def test_where_gradients_accumulate_is_said(caplog: pytest.LogCaptureFixture, flags: str, said: str) -> None:
+    run, _ = start_rank(0, 1, f"{GPT2} {flags}")
+    with caplog.at_level(logging.INFO, "megatron_core"):
+        describe(run, 1.25)
+    assert said in caplog.text if said else "gradients" not in caplog.text
+
+
 def count(rank: int, world_size: int, flags: str) -> int:
     return count_parameters(start_rank(rank, world_size, flags)[0])
 

@@ -72,6 +72,22 @@ def test_states_are_2_and_4_bytes_a_parameter_and_12_shared_out_by_zero(world_si
         assert peaks["total"] == sum(peaks[category] for category in CATEGORIES if category != "total")
 
 
+@pytest.mark.parametrize(
+    ("world_size", "flags"),
+    [(1, ""), (2, "--global-batch-size 4"), (2, f"--global-batch-size 4 {ZERO1}")],
+    ids=["alone", "dp2", "dp2-zero1"],
+)
+def test_offload_leaves_2_bytes_a_parameter_and_two_buckets(world_size: int, flags: str) -> None:
+    """The largest matrix, [4h, h], is a bucket of its own; the tied table, norms and biases stay on the device."""
+    h = 128
+    n, pool = parameters(2), 2 * 4 * h * h
+    staying = 61 * h + 2 * 9 * h + 2 * 4 * h + 2 * h
+    for peaks in count(world_size, f"{flags} --num-layers 2 --optimizer-cpu-offload"):
+        assert peaks["parameters"] == pytest.approx(2 * n, rel=0.02)
+        assert peaks["gradients"] == pytest.approx(4 * (pool + staying), rel=0.02)
+        assert peaks["optimizer"] == 0
+
+
 def test_1_bit_adam_s_errors_are_states_of_the_optimizer() -> None:
     run, _ = start_rank(0, 1, f"{FAMILIES['gpt2']} --ddp-bucket-size 1000000")
     exchange = CompressedExchange(run.reducer.buckets, run.ctx)

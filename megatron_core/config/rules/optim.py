@@ -79,6 +79,8 @@ def _offload(config: RunConfig, world: int) -> Iterator[str]:
     optim = config.optim
     if optim.optimizer_offload_directory is not None and not optim.optimizer_cpu_offload:
         yield f"--optimizer-offload-directory {optim.optimizer_offload_directory} needs --optimizer-cpu-offload"
+    if optim.offload_gradients != "auto" and not optim.optimizer_cpu_offload:
+        yield f"--offload-gradients {optim.offload_gradients} needs --optimizer-cpu-offload"
     if optim.optimizer_cpu_offload and optim.optimizer == "onebit-adam":
         yield "--optimizer onebit-adam exchanges its momentum on the device: drop --optimizer-cpu-offload"
 

@@ -22,6 +22,7 @@ ONEBIT = {"optimizer": "onebit-adam", "onebit_freeze_step": 20}
         ({"weight_decay_incr_style": "linear", "end_weight_decay": 0.1}, "linear needs --start-weight-decay and"),
         ({"bf16": True, "fp64": True}, "--bf16 and --fp64 exclude each other: choose one precision"),
         ({"optimizer_offload_directory": "/nvme"}, "--optimizer-offload-directory /nvme needs --optimizer-cpu-offload"),
+        ({"offload_gradients": "host"}, "--offload-gradients host needs --optimizer-cpu-offload"),
         ({**ONEBIT, "optimizer_cpu_offload": True}, "exchanges its momentum on the device: drop --optimizer-cpu-off"),
         ({"optimizer": "onebit-adam"}, "needs --onebit-freeze-step: 15 to 25 % of the run's updates (20 of"),
         ({**ONEBIT, "onebit_freeze_step": 100}, "--onebit-freeze-step 100 is not before the end of the run"),

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bucket is open from its first contribution until it is sent, and its accumulator holds the step's sum."""
+
+import pytest
+import torch
+
+from megatron_core.data_parallel.gradient_pool import GradientPool
+from megatron_core.data_parallel.streamed_gradients import StreamedGradients
+from megatron_core.parallel.collectives import DONE
+from megatron_core.parallel.host_storage import on_host
+
+CPU = torch.device("cpu")
+
+
+def test_each_step_accumulates_anew() -> None:
+    pool = GradientPool(6, 2, torch.float32, CPU)
+    gradients = StreamedGradients(pool, 4, (2, 4))
+    for _ in range(2):
+        gradients.begin_step()
+        for microbatch in range(3):
+            for contribution in range(2):
+                gradients.memory[contribution * 2 :].add_(microbatch + 1.0)
+            gradients.send(DONE)
+        pool.finish()
+        assert gradients.owned.tolist() == [2 * (1 + 2 + 3)] * 2
+
+
+def test_nothing_of_the_device_is_taken_but_while_it_is_open() -> None:
+    pool = GradientPool(4, 4, torch.bfloat16, CPU)
+    first, second = (StreamedGradients(pool, 4, (0, 4)) for _ in range(2))
+    lanes = [memory.data_ptr() for memory in pool.memory]
+    for gradients in (first, second, first):
+        assert gradients.memory.data_ptr() in lanes and not gradients.memory.any()
+        gradients.memory.add_(1)
+        gradients.send(DONE)
+    assert len(pool.memory) == 2
+    assert first.owned.dtype == torch.float32 and on_host(first.owned.untyped_storage())
+
+
+def test_a_step_does_not_begin_within_a_microbatch() -> None:
+    gradients = StreamedGradients(GradientPool(4, 4, torch.float32, CPU), 4, (0, 4))
+    assert not gradients.memory.any()
+    with pytest.raises(AssertionError, match="never complete"):
+        gradients.begin_step()
