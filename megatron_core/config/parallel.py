@@ -51,6 +51,11 @@ class ParallelConfig:
     recompute_modules: tuple[str, ...] = ("core_attn",)
     """With selective: core_attn (scores to weighted values), mlp, layernorm (the norms' outputs)."""
 
+    cpu_offloading_num_layers: int = 0
+    """Of each chunk, the first so many layers have what they keep for backward in host memory meanwhile."""
+    min_offloaded_tensor_size: int = 1024 * 1024
+    """Elements from which on a tensor goes there."""
+
     overlap_grad_reduce: bool = False
     """Reduce each gradient bucket while the rest of the last backward still runs."""
     ddp_bucket_size: int | None = None

@@ -25,12 +25,13 @@ _RANGES: Mapping[str, str] = {
         lr_wsd_decay_iters lr_wsd_decay_samples loss_scale_window hysteresis log_interval tensorboard_log_interval
         tensorboard_queue_size profile_step_end save_interval save_retain_interval ckpt_step
         check_weight_hash_across_dp_replicas_interval onebit_freeze_step recompute_num_layers log_memory_interval
+        min_offloaded_tensor_size
     """,
     ">= 0": """
         max_position_embeddings z_loss_coeff min_lr lr_warmup_iters lr_warmup_samples lr_warmup_init weight_decay
         start_weight_decay end_weight_decay clip_grad num_workers eval_iters seed manual_gc_interval profile_step_start
         profile_ranks rampup_batch_size timing_log_level decoder_first_pipeline_num_layers
-        decoder_last_pipeline_num_layers
+        decoder_last_pipeline_num_layers cpu_offloading_num_layers
     """,
     "> 0": """
         norm_epsilon rotary_base rotary_seq_len_interpolation_factor rope_scaling_factor init_method_std

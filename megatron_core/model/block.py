@@ -14,7 +14,7 @@ from megatron_core.model.mlp import MLP
 from megatron_core.model.norm import Norm
 from megatron_core.model.parameters import ParameterFactory
 from megatron_core.model.positions import local_positions
-from megatron_core.model.recompute import recomputed, remade
+from megatron_core.model.recompute import AS_IT_IS, Keeping, recomputed, remade
 
 
 class Block(nn.Module):
@@ -33,23 +33,28 @@ class Block(nn.Module):
         self._parallel = factory.config.use_parallel_residual
         self._recompute = factory.recompute.modules
 
-    def forward(self, x: torch.Tensor, inputs: AttentionInputs, seq_length: int) -> torch.Tensor:
-        """x [s, b, h] (or [s/tp, b, h]) to the same shape; `seq_length` is the whole s."""
+    def forward(
+        self, x: torch.Tensor, inputs: AttentionInputs, seq_length: int, keeping: Keeping = AS_IT_IS
+    ) -> torch.Tensor:
+        """x [s, b, h] (or [s/tp, b, h]) to the same shape; `seq_length` is the whole s; `keeping`: of saved tensors."""
         positions = local_positions(seq_length, self._tp, self._sequence_parallel)
 
         def dropped(branch: torch.Tensor, place: str) -> torch.Tensor:
             return hidden_dropout(branch, self._rate, inputs.dropout, self._layer, place, positions, seq_length)
 
-        attended = self._normed(self.attention_norm, lambda y: self.attention(y, inputs), x)
+        attended = self._normed(self.attention_norm, lambda y: self.attention(y, inputs), x, keeping)
         middle = x + dropped(attended, "attention_output")
-        return middle + dropped(self._normed(self.mlp_norm, self._mlp, x if self._parallel else middle), "mlp_output")
+        projected = self._normed(self.mlp_norm, self._mlp, x if self._parallel else middle, keeping)
+        return middle + dropped(projected, "mlp_output")
 
-    def _normed(self, norm: Norm, branch: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    def _normed(
+        self, norm: Norm, branch: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, keeping: Keeping
+    ) -> torch.Tensor:
         """branch(norm(x))."""
         normed = norm(x)
         if "layernorm" not in self._recompute:
             return branch(normed)
-        with remade(normed, norm, x):
+        with remade(normed, norm, x, keeping):
             return branch(normed)
 
     def _mlp(self, normed: torch.Tensor) -> torch.Tensor:

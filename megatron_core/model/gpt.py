@@ -60,6 +60,7 @@ class GPTChunk(nn.Module):
         self._config = factory.config
         self._groups = factory.recompute.groups(len(plan.layers))
         self._offload = factory.offload
+        self._offloaded_parameters = list(self.layers[: self._offload.num_layers].parameters())
 
     def forward(self, hidden: torch.Tensor | None, batch: Microbatch) -> torch.Tensor:
         """The next chunk's input [s, b, h] (or [s/tp, b, h]), or from the last chunk each token's loss [b, s].
@@ -110,8 +111,7 @@ class GPTChunk(nn.Module):
     def _staying(self, inputs: AttentionInputs, hidden: torch.Tensor | None) -> Iterator[torch.Tensor]:
         """What offloaded layers save that lives on anyway: parameters, what all layers share, and the chunk's input,
         which the pipeline holds to take its gradient from."""
-        for layer in self.layers[: self._offload.num_layers]:
-            yield from layer.parameters()
+        yield from self._offloaded_parameters
         if inputs.rotary is not None:
             yield from (inputs.rotary.cos, inputs.rotary.sin)
         yield from (tensor for tensor in (inputs.mask, hidden) if tensor is not None)

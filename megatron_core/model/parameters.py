@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """ParameterFactory: makes the parameters of one rank's model, each from its global name, shape and cut.
 
-It holds what all layers share (context, seed, dtype, sequence parallelism, recomputation, offload), so that they state only what
-a parameter is. Row-parallel biases need no special care under sequence parallelism: their gradient is taken from the
-gathered output gradient (see `tensor_parallel/linear.py`); norms see a part of the sequence each and are partial.
+It holds what all layers share (context, seed, dtype, sequence parallelism, recomputation, offload), so that they state
+only what a parameter is. Row-parallel biases need no special care under sequence parallelism: their gradient is taken
+from the gathered output gradient (see `tensor_parallel/linear.py`); norms see a part of the sequence each and are
+partial.
 """
 
 from dataclasses import dataclass, field

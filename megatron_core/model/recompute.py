@@ -12,12 +12,38 @@ torch.utils.checkpoint works alike, but its first use imports the compiler, whic
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from megatron_core.tensor_parallel.kept import Kept
+
+
+class Keeping(Protocol):
+    """What becomes of saved tensors between forward and backward: the pair of hooks that autograd is given."""
+
+    def pack(self, tensor: torch.Tensor) -> Any:
+        """What is kept in place of a tensor; never None."""
+
+    def unpack(self, packed: Any) -> torch.Tensor:
+        """The tensor again."""
+
+
+class _AsItIs:
+    """Nothing: the tensor itself is kept."""
+
+    def pack(self, tensor: torch.Tensor) -> Any:
+        # Without its graph, which may hold the node that saves it.
+        return tensor.detach()
+
+    def unpack(self, packed: Any) -> torch.Tensor:
+        tensor: torch.Tensor = packed
+        return tensor
+
+
+AS_IT_IS: Keeping = _AsItIs()
+"""Of all that is neither recomputed nor offloaded."""
 
 
 def recomputed(function: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
@@ -81,12 +107,20 @@ def _never(packed: None) -> torch.Tensor:
 
 
 @contextmanager
-def remade(output: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Iterator[None]:
-    """What is saved inside of `output` = function(x) is not kept but made again from x; all else is kept as ever."""
+def remade(
+    output: torch.Tensor,
+    function: Callable[[torch.Tensor], torch.Tensor],
+    x: torch.Tensor,
+    keeping: Keeping = AS_IT_IS,
+) -> Iterator[None]:
+    """What is saved inside of `output` = function(x) is not kept but made again from x; all else is up to `keeping`.
+
+    Autograd asks the innermost hooks alone, so those around this must be handed on.
+    """
     kept, address, shape = Kept(x), output.data_ptr(), output.shape
     with saved_tensors_hooks(
-        lambda saved: None if saved.data_ptr() == address and saved.shape == shape else saved,
-        lambda packed: _again(function, kept) if packed is None else packed,
+        lambda saved: None if saved.data_ptr() == address and saved.shape == shape else keeping.pack(saved),
+        lambda packed: _again(function, kept) if packed is None else keeping.unpack(packed),
     ):
         yield
     # `output` is alive up to here, so that no other tensor can have had its address.

@@ -55,7 +55,5 @@ class RecomputePlan:
                 return tuple(LayerGroup(range(at, min(at + n, count)), True) for at in range(0, count, n))
             case "block":
                 # Megatron's meaning: the first of every chunk, so that a rank of v chunks recomputes v times as many.
-                first = min(self.num_layers, count)
-                alone = tuple(LayerGroup(range(at, at + 1), True) for at in range(first))
-                return (*alone, LayerGroup(range(first, count), False))
-        return (LayerGroup(range(count), False),)
+                return tuple(LayerGroup(range(at, at + 1), at < self.num_layers) for at in range(count))
+        return tuple(LayerGroup(range(at, at + 1), False) for at in range(count))
