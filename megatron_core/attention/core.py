@@ -27,8 +27,14 @@ def flash_can_run(dtype: torch.dtype, masked: bool, capability: tuple[int, int])
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
-    """Attention without dropout. q [b, a, s, d]; k, v [b, g, s, d]; mask [b, 1, s, s] (None: causal); [b, a, s, d]."""
+    """Attention without dropout. q [b, a, s, d]; k, v [b, g, s, d]; mask [b, 1, s, s] (None: causal); [b, a, s, d].
+
+    With a mask there may be more keys than queries.
+    """
     grouped = q.shape[1] != k.shape[1]
+    if grouped and q.shape[2] == 1 and mask is not None:
+        # Of one query a head, those of a group stand as the group's queries: keys are read once, and as they lie.
+        return attend(q.reshape(q.shape[0], k.shape[1], -1, q.shape[3]), k, v, mask, scale).reshape(q.shape)
     if grouped and q.is_cuda:
         capability = torch.cuda.get_device_capability(q.device)
         if not flash_can_run(q.dtype, mask is not None, capability):

@@ -98,3 +98,15 @@ def test_where_query_groups_need_no_copies(
     dtype: torch.dtype, masked: bool, capability: tuple[int, int], runs: bool
 ) -> None:
     assert flash_can_run(dtype, masked, capability) == runs
+
+
+def test_one_query_a_head_and_many_keys() -> None:
+    """As in generation: the heads of a group share its keys without a copy of them."""
+    q, k, v = randn(2, 6, 1, 8, seed=1), randn(2, 5, 3, 8, seed=2).transpose(1, 2), randn(2, 3, 5, 8, seed=3)
+    mask = torch.tensor([[True] * 5, [True] * 2 + [False] * 3])[:, None, None]
+    out = attend(q, k, v, mask, 0.5)
+    for row, seen in enumerate((5, 2)):
+        for head in range(6):
+            scores = q[row, head] @ k[row, head // 2, :seen].t() * 0.5
+            expected = scores.softmax(-1) @ v[row, head // 2, :seen]
+            torch.testing.assert_close(out[row, head], expected, rtol=1e-12, atol=1e-14)
