@@ -52,9 +52,9 @@ class ParallelConfig:
     """With selective: core_attn (scores to weighted values), mlp, layernorm (the norms' outputs)."""
 
     cpu_offloading_num_layers: int = 0
-    """Of each chunk, the first so many layers have what they keep for backward in host memory meanwhile."""
+    """Layers of each chunk, its first ones, whose activations wait for backward in the host's memory."""
     min_offloaded_tensor_size: int = 1024 * 1024
-    """Elements from which on a tensor goes there."""
+    """Elements of the smallest tensor that goes there (with --cpu-offloading-num-layers)."""
 
     overlap_grad_reduce: bool = False
     """Reduce each gradient bucket while the rest of the last backward still runs."""

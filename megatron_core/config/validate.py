@@ -5,7 +5,17 @@ from collections.abc import Container, Iterable
 
 from megatron_core.config.fields import all_fields
 from megatron_core.config.ranges import out_of_range
-from megatron_core.config.rules import checkpoint, data, faults, layout, model, optim, recompute, training
+from megatron_core.config.rules import (
+    activation_offload,
+    checkpoint,
+    data,
+    faults,
+    layout,
+    model,
+    optim,
+    recompute,
+    training,
+)
 from megatron_core.config.rules.rule import Rule
 from megatron_core.config.run import RunConfig
 from megatron_core.errors import ConfigError
@@ -14,6 +24,7 @@ _RULES = (
     *model.RULES,
     *layout.RULES,
     *recompute.RULES,
+    *activation_offload.RULES,
     *training.RULES,
     *optim.RULES,
     *data.RULES,

@@ -18,6 +18,7 @@ from megatron_core.data_parallel.compressed_exchange import CompressedExchange
 from megatron_core.data_parallel.flat_bucket import FlatBucket
 from megatron_core.data_parallel.grad_reducer import GradReducer
 from megatron_core.data_parallel.weight_gather import WeightGather
+from megatron_core.model.activation_offload import ActivationOffload
 from megatron_core.model.gpt import GPTChunk, build_chunks
 from megatron_core.model.parameters import ParameterFactory
 from megatron_core.model.recompute_plan import RecomputePlan
@@ -82,8 +83,16 @@ def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: Run
     model, parallel, training = config.model, config.parallel, config.training
     dtype = DTYPES[config.optim.precision]
     queue = WeightGradientQueue()
-    recompute = RecomputePlan.of(parallel)
-    factory = ParameterFactory(model, ctx, queue, training.seed, dtype, parallel.sequence_parallel, recompute)
+    factory = ParameterFactory(
+        model,
+        ctx,
+        queue,
+        training.seed,
+        dtype,
+        parallel.sequence_parallel,
+        RecomputePlan.of(parallel),
+        ActivationOffload.of(parallel, ctx.device),
+    )
     layers = stage_layers(model, parallel)
     chunks = build_chunks(factory, chunk_plans(layers, ctx.pp.coordinate, ctx.pp.size))
     assert parallel.ddp_bucket_size is not None, "a resolved run has ddp_bucket_size"

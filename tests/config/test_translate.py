@@ -85,9 +85,10 @@ def test_all_that_is_wrong_is_collected():
         "unknown flag --lrr; did you mean --lr?",
         "--num-experts, --moe-router-topk: mixture-of-experts layers are not part of this framework: "
         "train a dense model",
+        "--checkpoint-in-cpu: say of how many layers: --cpu-offloading-num-layers, beside --recompute-granularity full",
         "--yaml-cfg: use --config FILE.yaml with this framework's sections",
         "--position-embedding-type yarn: use rope, with --use-rope-scaling or --rotary-seq-len-interpolation-factor",
-        "not yet: --offload-modules, --checkpoint-in-cpu",
+        "not yet: --offload-modules",
     )
     assert result.unreadable
 

@@ -82,6 +82,9 @@ HARMLESS: Mapping[str, str] = {
     "how an offloaded optimizer's gradients and weights travel is decided here": """
         no-pin-cpu-grads no-pin-cpu-params overlap-cpu-optimizer-d2h-h2d use-torch-optimizer-for-cpu-offload
     """,
+    "torch keeps the pinned memory of offloaded activations for the next step": """
+        cpu-offloading-retain-pinned-cpu-buffers
+    """,
     "checkpoints hold no tokenizer files": """
         disable-save-tokenizer-assets disable-use-tokenizer-model-from-checkpoint-args no-save-tokenizer-assets
         no-use-tokenizer-model-from-checkpoint-args

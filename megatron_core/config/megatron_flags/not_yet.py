@@ -4,11 +4,9 @@
 from collections.abc import Mapping
 
 NOT_YET: Mapping[str, str] = {
-    "offloading activations to host memory": """
-        activation-offload-fraction checkpoint-in-cpu cpu-offloading-num-layers
-        cpu-offloading-retain-pinned-cpu-buffers delay-offload-until-cuda-graph delta-offload-bytes-across-pp-ranks
-        fine-grained-activation-offloading fine-grained-offloading-max-inflight-offloads min-offloaded-tensor-size
-        offload-modules
+    "offloading the activations of parts of layers to host memory; --cpu-offloading-num-layers has whole layers": """
+        activation-offload-fraction delay-offload-until-cuda-graph delta-offload-bytes-across-pp-ranks
+        fine-grained-activation-offloading fine-grained-offloading-max-inflight-offloads offload-modules
     """,
 }
 """What is missing -> the flags that ask for it."""

@@ -269,6 +269,7 @@ REFUSED: Mapping[str, str] = {
         tiktoken-special-tokens tokenizer-metadata tokenizer-special-tokens
     """,
     "set --rampup-batch-size instead": "phase-transition-iterations",
+    "say of how many layers: --cpu-offloading-num-layers, beside --recompute-granularity full": "checkpoint-in-cpu",
     "the optimizer is offloaded as a whole: use --optimizer-cpu-offload alone": "optimizer-offload-fraction",
     "a DeepSpeed file is not read: put its batch sizes, precision, clipping and offload on flags": """
         deepspeed-config deepscale deepscale-config deepspeed-mpi
