@@ -119,6 +119,15 @@ def test_a_further_layer_keeps_what_the_formula_says(case: str) -> None:
     assert (four - two) / 2 == pytest.approx(factor * SBH, rel=0.02)
 
 
+@pytest.mark.parametrize("case", ["all-kept", "full-tp2-sp"])
+def test_an_offloaded_layer_leaves_nothing_of_that_on_the_device(case: str) -> None:
+    world_size, flags, factor = LAYERS[case]
+    offload = "--cpu-offloading-num-layers 2 --min-offloaded-tensor-size 1000"
+    kept, away = (count(world_size, f"{flags} --num-layers 4 {more}")[0] for more in ("", offload))
+    assert (kept["activations"] - away["activations"]) / 2 == pytest.approx(factor * SBH, rel=0.02)
+    assert away["total"] < kept["total"]
+
+
 def test_with_full_recomputation_a_stage_keeps_its_layers_inputs_of_each_microbatch_in_flight() -> None:
     first, middle, last = count(3, f"{PP3} {FULL} --num-layers 6 --global-batch-size 8")
     in_flight, layers = 2, 2
