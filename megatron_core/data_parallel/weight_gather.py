@@ -30,6 +30,8 @@ class WeightGather:
         self._ctx, self._overlap = ctx, overlap
         self._buckets = buckets if sharded else ()
         self._pending: dict[int, Work] = {}
+        self._begun: set[int] = set()
+        """Those that an optimizer has begun with, bucket by bucket."""
         if sharded and overlap:
             number_of = {id(p): number for number, bucket in enumerate(buckets) for p in bucket.parameters}
             for module in modules:
@@ -37,11 +39,19 @@ class WeightGather:
                 if numbers:
                     module.register_forward_pre_hook(lambda *_, numbers=numbers: self._wait(numbers))
 
+    def start_bucket(self, number: int) -> None:
+        """Begin with one bucket, before `start`, once the owned weights of it are updated."""
+        if self._buckets:
+            self._pending[number] = all_gather_in_place(self._buckets[number].weights, self._ctx.dp)
+            self._begun.add(number)
+
     def start(self) -> None:
-        """Begin, once the owned weights are updated; without overlap, return when all are there."""
+        """Begin with the rest, once the owned weights are updated; without overlap, return when all are there."""
         # Buckets are in backward order; a tied one, which comes last, is the embedding, which forward reads first.
         for number in reversed(range(len(self._buckets))):
-            self._pending[number] = all_gather_in_place(self._buckets[number].weights, self._ctx.dp)
+            if number not in self._begun:
+                self.start_bucket(number)
+        self._begun.clear()
         if not self._overlap:
             self.finish()
 

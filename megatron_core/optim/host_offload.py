@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """AdamW with its states in host memory and its update on the host (ZeRO-Offload, Ren et al., arXiv:2101.06840).
 
-The device keeps 16-bit weights and gradients; masters and moments, 12 bytes a parameter, and the work on them are the
-host's. With ZeRO-1 each rank's host has what the rank owns. Wider weights are their own master, as on the device, and
-travel both ways. The numbers are those of `MixedPrecisionAdamW`, on the CPU to the bit.
+The device keeps 16-bit weights, and gradients unless they are streamed to the host too; masters and moments, 12 bytes a
+parameter, and the work on them are the host's. With ZeRO-1 each rank's host has what the rank owns. Wider weights are
+their own master, as on the device, and travel both ways. The numbers are those of `MixedPrecisionAdamW`, on the CPU to
+the bit.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -25,12 +26,22 @@ class HostOffloadAdamW:
     """The optimizer of one rank, in the shape of `MixedPrecisionAdamW`."""
 
     def __init__(
-        self, buckets: Sequence[Flat], config: OptimConfig, *, threads: int, directory: Path | None = None
+        self,
+        buckets: Sequence[Flat],
+        config: OptimConfig,
+        *,
+        threads: int,
+        directory: Path | None = None,
+        on_return: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`threads` update; `directory`: where on a disk the states go, in memory if None. Raises as `host_zeros`."""
+        """`threads` update; `directory`: where on a disk the states go, in memory if None. Raises as `host_zeros`.
+
+        on_return: told each bucket's number when its weights are updated and back on the device.
+        """
         hyper = AdamHyper(config.adam_beta1, config.adam_beta2, config.adam_eps)
         self._adam = HostAdamW(hyper, threads=threads, kernel=compiled_pass())
-        self._transfers = _transfers(buckets)
+        self._on_return = on_return
+        self._transfers = _transfers(buckets, on_return)
         self.states = _states(buckets, directory)
         """One a bucket, in the order of the buckets: what checkpoints save and load."""
 
@@ -63,17 +74,20 @@ class HostOffloadAdamW:
 
     def _on_host(self) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
         """Each bucket's gradients and weights, where the host can work on them."""
-        if self._transfers is None:
-            return ((state.bucket.owned_grads, state.bucket.owned_weights) for state in self.states)
-        return self._transfers.each()
+        return self._in_place() if self._transfers is None else self._transfers.each()
+
+    def _in_place(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for number, state in enumerate(self.states):
+            yield state.bucket.owned_grads, state.bucket.owned_weights
+            self._on_return(number)
 
 
-def _transfers(buckets: Sequence[Flat]) -> HostTransfers | None:
+def _transfers(buckets: Sequence[Flat], on_return: Callable[[int], None]) -> HostTransfers | None:
     """None where the device is the host."""
     if not buckets or buckets[0].owned_weights.device.type == "cpu":
         return None
     device = buckets[0].owned_weights.device
-    return HostTransfers(buckets, CudaCopies(device), CudaCopies(device), pinned=True)
+    return HostTransfers(buckets, CudaCopies(device), CudaCopies(device), pinned=True, on_return=on_return)
 
 
 def _states(buckets: Sequence[Flat], directory: Path | None) -> list[BucketState]:

@@ -6,7 +6,7 @@ the host work at once, and all that is pinned is a pool of two buckets. DeepSpee
 moves everything up, in turn. Gradients that were streamed to the host during backward are there already.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -29,9 +29,14 @@ class _Slot:
 class HostTransfers:
     """The way of one rank's buckets, which are of one dtype."""
 
-    def __init__(self, buckets: Sequence[Flat], down: Copies, up: Copies, *, pinned: bool) -> None:
-        """`down` brings gradients to the host, `up` brings weights back; `pinned`: whether host memory must be."""
-        self._buckets, self._down, self._up = buckets, down, up
+    def __init__(
+        self, buckets: Sequence[Flat], down: Copies, up: Copies, *, pinned: bool, on_return: Callable[[int], None]
+    ) -> None:
+        """`down` brings gradients to the host, `up` brings weights back; `pinned`: whether host memory must be.
+
+        on_return: told each bucket's number when the device will find its weights.
+        """
+        self._buckets, self._down, self._up, self._on_return = buckets, down, up, on_return
         self._slots = [_Slot(buckets, pinned=pinned) for _ in range(min(2, len(buckets)))]
         first = self._slots[0].weights.dtype if buckets else torch.float32
         self._with_weights = first == wide_dtype(first)
@@ -55,7 +60,8 @@ class HostTransfers:
             weights = slot.weights[:length]
             yield bucket.owned_grads if bucket.grads_on_host else slot.grads[:length], weights
             slot.returned = self._up.copy(bucket.owned_weights, weights)
-        self._up.before_device()
+            self._up.before_device()
+            self._on_return(number)
 
     def _fetch(self, number: int) -> None:
         bucket, slot = self._buckets[number], self._slots[number % 2]

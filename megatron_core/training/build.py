@@ -3,7 +3,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,6 +105,13 @@ def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: Run
         sharded=parallel.use_distributed_optimizer,
         on_host=config.optim.offload_gradients == "host",
     )
+    weight_gather = WeightGather(
+        reducer.buckets,
+        nn.ModuleList(chunks).modules(),
+        ctx,
+        sharded=reducer.sharded,
+        overlap=parallel.overlap_param_gather,
+    )
     s_local = model.seq_length // (ctx.tp.size if parallel.sequence_parallel else 1)
     schedule = batch_schedule(training, model.seq_length)
     return Run(
@@ -113,14 +120,8 @@ def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: Run
         data=data,
         chunks=chunks,
         reducer=reducer,
-        weight_gather=WeightGather(
-            reducer.buckets,
-            nn.ModuleList(chunks).modules(),
-            ctx,
-            sharded=reducer.sharded,
-            overlap=parallel.overlap_param_gather,
-        ),
-        optimizer=build_optimizer(config.optim, reducer.buckets, ctx),
+        weight_gather=weight_gather,
+        optimizer=build_optimizer(config.optim, reducer.buckets, ctx, weight_gather.start_bucket),
         runtime=PipelineRuntime(chunks, ctx, queue, (s_local, training.micro_batch_size, model.hidden_size), dtype),
         programs=Programs(parallel.pipeline_schedule, ctx.pp.size, len(chunks), ctx.pp.coordinate),
         batch_schedule=schedule,
@@ -132,15 +133,24 @@ def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: Run
     )
 
 
-def build_optimizer(optim: OptimConfig, buckets: Sequence[FlatBucket], ctx: ParallelContext) -> Optimizer:
-    """The optimizer that was asked for. Raises ConfigError where the host has no room for its states."""
+def build_optimizer(
+    optim: OptimConfig, buckets: Sequence[FlatBucket], ctx: ParallelContext, on_return: Callable[[int], None]
+) -> Optimizer:
+    """The optimizer that was asked for. Raises ConfigError where the host has no room for its states.
+
+    on_return: told the number of each bucket whose weights come back from the host while others are still there.
+    """
     if optim.optimizer == "onebit-adam":
         return OneBitAdam(buckets, optim, CompressedExchange(buckets, ctx))
     if not optim.optimizer_cpu_offload:
         return MixedPrecisionAdamW(buckets, optim)
     directory = optim.optimizer_offload_directory
     return HostOffloadAdamW(
-        buckets, optim, threads=torch.get_num_threads(), directory=None if directory is None else Path(directory)
+        buckets,
+        optim,
+        threads=torch.get_num_threads(),
+        directory=None if directory is None else Path(directory),
+        on_return=on_return,
     )
 
 

@@ -49,6 +49,20 @@ def test_without_overlap_all_is_there_at_once(ctx: ParallelContext) -> None:
 
 
 @ranks(2)
+def test_what_was_begun_is_not_begun_again(ctx: ParallelContext) -> None:
+    modules, reducer, gather = gathering(ctx, sharded=True, overlap=True)
+    for step in range(2):
+        for bucket in reducer.buckets:
+            bucket.owned_weights.fill_(ctx.rank + 1 + step)
+        gather.start_bucket(0)
+        first = gather._pending[0]
+        gather.start()
+        assert gather._pending[0] is first and list(gather._pending) == [0, 1]
+        gather.finish()
+        assert [module() for module in modules] == [[value + step for value in EXPECTED]] * 2
+
+
+@ranks(2)
 def test_with_overlap_a_module_waits_for_its_own_weights(ctx: ParallelContext) -> None:
     modules, _, gather = gathering(ctx, sharded=True, overlap=True)
     gather.start()

@@ -76,7 +76,9 @@ def test_equals_it_with_states_on_a_disk(dtype: torch.dtype, tmp_path: Path) -> 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_equals_it_when_buckets_travel(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        host_offload, "_transfers", lambda buckets: HostTransfers(buckets, Late(), Late(), pinned=False)
+        host_offload,
+        "_transfers",
+        lambda buckets, on_return: HostTransfers(buckets, Late(), Late(), pinned=False, on_return=on_return),
     )
     _compare(dtype)
 
@@ -101,6 +103,20 @@ def test_starts_anew_from_the_weights_that_are_there() -> None:
     _assert_equal(optimizer, fresh)
     optimizer.close()
     fresh.close()
+
+
+def test_says_which_weights_are_new_while_others_are_not() -> None:
+    buckets, found = _buckets(torch.bfloat16), []
+    before = [bucket.owned_weights.clone() for bucket in buckets]
+
+    def look(number: int) -> None:
+        found.append([not torch.equal(bucket.owned_weights, old) for bucket, old in zip(buckets, before)])
+        assert len(found) == number + 1
+
+    optimizer = HostOffloadAdamW(buckets, CONFIG, threads=2, on_return=look)
+    _run(optimizer, buckets, 1)
+    optimizer.close()
+    assert found == [[True, False, False], [True, True, False], [True, True, True]]
 
 
 def test_a_rank_without_parameters() -> None:

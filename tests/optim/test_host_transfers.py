@@ -33,8 +33,10 @@ def _check(buckets: list[_Bucket], down: Copies, up: Copies) -> None:
     """Replace each bucket's weights by what depends on all that has come down."""
     wide = not buckets or buckets[0].owned_weights.dtype == torch.float32
     expected = [bucket.owned_grads * 2 + (bucket.owned_weights if wide else 0) for bucket in buckets]
-    for grad, weights in HostTransfers(buckets, down, up, pinned=False).each():
+    returned: list[int] = []
+    for grad, weights in HostTransfers(buckets, down, up, pinned=False, on_return=returned.append).each():
         weights.copy_(grad * 2 + (weights if wide else 0))
+    assert returned == list(range(len(buckets)))
     for bucket, values in zip(buckets, expected, strict=True):
         assert torch.equal(bucket.owned_weights, values.to(bucket.owned_weights.dtype))
 
@@ -50,7 +52,13 @@ def test_every_bucket_goes_down_and_back(sizes: list[int], dtype: torch.dtype) -
 
 def test_the_next_bucket_comes_and_the_last_returns_meanwhile() -> None:
     log: list[str] = []
-    transfers = HostTransfers(_buckets([4] * 3, torch.bfloat16), Early("down", log), Early("up", log), pinned=False)
+    transfers = HostTransfers(
+        _buckets([4] * 3, torch.bfloat16),
+        Early("down", log),
+        Early("up", log),
+        pinned=False,
+        on_return=lambda number: log.append(f"returned {number}"),
+    )
     for number, _ in enumerate(transfers.each()):
         log.append(f"update {number}")
     assert log == [
@@ -61,15 +69,20 @@ def test_the_next_bucket_comes_and_the_last_returns_meanwhile() -> None:
         "wait down 0",
         "update 0",
         "up 0",
+        "device after up",
+        "returned 0",
         "down 2",
         "wait down 1",
         "update 1",
         "up 1",
+        "device after up",
+        "returned 1",
         "wait down 2",
         "wait up 0",
         "update 2",
         "up 2",
         "device after up",
+        "returned 2",
     ]
 
 
@@ -80,7 +93,7 @@ def test_gradients_that_are_there_do_not_travel(sizes: list[int], dtype: torch.d
     _check(_buckets(sizes, dtype, on_host), Late(), Late())
     log: list[str] = []
     buckets = _buckets(sizes, dtype, on_host)
-    transfers = HostTransfers(buckets, Early("down", log), Early("up", log), pinned=False)
+    transfers = HostTransfers(buckets, Early("down", log), Early("up", log), pinned=False, on_return=lambda _: None)
     for bucket, (grads, _) in zip(buckets, transfers.each()):
         assert (grads is bucket.owned_grads) == bucket.grads_on_host
     expected = sum(not bucket.grads_on_host for bucket in buckets) + (len(sizes) if dtype == torch.float32 else 0)
@@ -89,7 +102,7 @@ def test_gradients_that_are_there_do_not_travel(sizes: list[int], dtype: torch.d
 
 def test_the_pool_is_of_two_buckets() -> None:
     buckets = _buckets([4, 9, 2], torch.bfloat16)
-    transfers = HostTransfers(buckets, Late(), Late(), pinned=False)
+    transfers = HostTransfers(buckets, Late(), Late(), pinned=False, on_return=lambda _: None)
     grads = [grad.untyped_storage() for grad, _ in transfers.each()]
     assert len({storage.data_ptr() for storage in grads}) == 2
     assert {storage.nbytes() for storage in grads} == {9 * 4}
@@ -107,7 +120,7 @@ def test_on_a_gpu() -> None:
             bucket.owned_grads * 2 + (bucket.owned_weights if dtype == torch.float32 else 0) for bucket in buckets
         ]
         down, up = CudaCopies(device), CudaCopies(device)
-        for grad, weights in HostTransfers(buckets, down, up, pinned=True).each():
+        for grad, weights in HostTransfers(buckets, down, up, pinned=True, on_return=lambda _: None).each():
             weights.copy_(grad * 2 + (weights if dtype == torch.float32 else 0))
         for bucket, values in zip(buckets, expected):
             assert torch.equal(bucket.owned_weights, values.to(dtype))
