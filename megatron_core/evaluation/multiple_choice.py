@@ -14,7 +14,6 @@ from megatron_core.evaluation.few_shot import draw_examples, prompt_of
 from megatron_core.evaluation.likelihood import BATCH_TOKENS, Likelihood, Report, Tail, likelihoods
 from megatron_core.evaluation.question import Metric, Question, Task
 from megatron_core.evaluation.task_rows import TaskFile, read_questions
-from megatron_core.evaluation.text_encoder import TextEncoder
 from megatron_core.inference.model import InferenceModel
 
 
@@ -28,20 +27,15 @@ class Estimate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreparedTask:
+class AskedTask:
     """All that a model is asked for one task."""
 
     task: Task
     path: str
     num_fewshot: int
     questions: Sequence[Question]
-    tails: Sequence[Tail]
-    """Choices of all questions, one after the other."""
-
-    @property
-    def tokens(self) -> int:
-        """What the model has to read."""
-        return sum(len(tail.tokens) for tail in self.tails)
+    pairs: Sequence[tuple[str, str]]
+    """(prompt, continuation) of the choices of all questions, one after the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +49,8 @@ class TaskScores:
     metrics: dict[Metric, Estimate]
 
 
-def prepare_task(
-    file: TaskFile, encoder: TextEncoder, *, num_fewshot: int = 0, limit: int | None = None
-) -> PreparedTask:
-    """Read and encode a task; `limit`: ask only so many of its first rows. Raises DataError."""
+def read_task(file: TaskFile, *, num_fewshot: int = 0, limit: int | None = None) -> AskedTask:
+    """What a file asks; `limit`: only so many of its first rows. Raises DataError."""
     rows = read_questions(file.task, file.path)
     pool = rows
     if num_fewshot and file.training_path is not None:
@@ -69,27 +61,26 @@ def prepare_task(
         for question, examples in zip(questions, draw_examples(questions, pool, num_fewshot))
         for choice in question.choices
     ]
-    return PreparedTask(
-        task=file.task,
-        path=str(file.path),
-        num_fewshot=num_fewshot,
-        questions=questions,
-        tails=encoder.pairs(pairs),
-    )
+    return AskedTask(task=file.task, path=str(file.path), num_fewshot=num_fewshot, questions=questions, pairs=pairs)
 
 
 def score_task(
-    model: InferenceModel, prepared: PreparedTask, report: Report | None = None, *, batch_tokens: int = BATCH_TOKENS
+    model: InferenceModel,
+    asked: AskedTask,
+    tails: Sequence[Tail],
+    report: Report | None = None,
+    *,
+    batch_tokens: int = BATCH_TOKENS,
 ) -> TaskScores:
-    """Ask a model. All ranks must call, and get the same."""
-    found = iter(likelihoods(model, prepared.tails, report, batch_tokens=batch_tokens))
-    answers = [[next(found) for _ in question.choices] for question in prepared.questions]
+    """Ask a model; `tails`: the pairs in its tokens. All ranks must call, and get the same."""
+    found = iter(likelihoods(model, tails, report, batch_tokens=batch_tokens))
+    answers = [[next(found) for _ in question.choices] for question in asked.questions]
     return TaskScores(
-        name=prepared.task.name,
-        path=prepared.path,
-        questions=len(prepared.questions),
-        num_fewshot=prepared.num_fewshot,
-        metrics={metric: estimate(metric, prepared.questions, answers) for metric in prepared.task.metrics},
+        name=asked.task.name,
+        path=asked.path,
+        questions=len(asked.questions),
+        num_fewshot=asked.num_fewshot,
+        metrics={metric: estimate(metric, asked.questions, answers) for metric in asked.task.metrics},
     )
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of a task -> its questions. All rows are understood before anything is asked."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import orjson
 
@@ -11,6 +12,8 @@ from megatron_core.data.corpus_files import read_chunks
 from megatron_core.errors import ConfigError, DataError
 from megatron_core.evaluation.question import Question, Row, Task
 from megatron_core.evaluation.tasks.table import TASKS
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -61,24 +64,27 @@ def _first(directory: Path, names: Sequence[str]) -> Path | None:
 
 
 def read_questions(task: Task, path: Path) -> list[Question]:
-    """One a row. Raises DataError with file and line for a row that is not as the task needs it."""
-    questions = []
-    for number, line in _lines(path):
-        try:
-            questions.append(task.ask(_row(line)))
-        except DataError as error:
-            raise DataError(f"{path}:{number}: {error}") from error
+    """One a row. Raises DataError as `read_rows`, and where there are none."""
+    questions = [question for _, question in read_rows(path, task.ask)]
     if not questions:
         raise DataError(f"{path} holds no rows")
     return questions
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not empty, with their numbers."""
+def read_rows(path: Path, understand: Callable[[Row], T]) -> Iterator[tuple[int, T]]:
+    """The rows of a .jsonl, plain or compressed, with the numbers of their lines.
+
+    Raises DataError with file and line for one that is no JSON object, or that `understand` raises it for.
+    """
     for chunk in read_chunks([path], [], split_blank_lines=False):
         for number, line in enumerate(chunk.payload.split(b"\n"), chunk.first_line):
-            if line.strip():
-                yield number, line
+            if not line.strip():
+                continue
+            try:
+                found = understand(_row(line))
+            except DataError as error:
+                raise DataError(f"{path}:{number}: {error}") from error
+            yield number, found
 
 
 def _row(line: bytes) -> Row:

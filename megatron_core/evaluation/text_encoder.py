@@ -42,6 +42,15 @@ class TextEncoder:
         wholes = self._encoded([prompt + continuation for prompt, continuation in moved])
         return [self._tail(prompt, whole, pair) for prompt, whole, pair in zip(prompts, wholes, moved)]
 
+    def prompts(self, prompts: Sequence[str]) -> list[list[int]]:
+        """Tokens of texts to be continued. Raises DataError for an empty one that nothing can stand before."""
+        found = [
+            ([] if self.bos is None else [self.bos]) + ids if ids else self.prefix for ids in self._encoded(prompts)
+        ]
+        if not all(found):
+            raise DataError("an empty prompt cannot be continued: the tokenizer has no end of document to begin with")
+        return found
+
     def _tail(self, prompt: list[int], whole: list[int], pair: tuple[str, str]) -> Tail:
         start = [] if self.bos is None else [self.bos]
         if not pair[0]:

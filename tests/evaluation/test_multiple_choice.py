@@ -12,7 +12,7 @@ from megatron_core.data.byte_tokenizer import ByteTokenizer
 from megatron_core.errors import DataError
 from megatron_core.evaluation.few_shot import draw_examples
 from megatron_core.evaluation.likelihood import Likelihood
-from megatron_core.evaluation.multiple_choice import estimate, prepare_task, score_task
+from megatron_core.evaluation.multiple_choice import estimate, read_task, score_task
 from megatron_core.evaluation.question import Choice, Question
 from megatron_core.evaluation.task_rows import TaskFile, read_questions
 from megatron_core.evaluation.tasks.table import TASKS
@@ -70,11 +70,12 @@ def test_perplexity_is_of_words_and_greedy_is_right() -> None:
 @ranks({"tp": 2}, {"pp": 2}, {"dp": 2})
 def test_the_same_at_every_layout(ctx: ParallelContext, tmp_path: Path) -> None:
     lines = [{"text": f"{prompt} {word}"} for prompt, word in (("We saw the", "a"), ("It was all", "ab"), ("x", "abc"))]
-    prepared = prepare_task(rows_of(tmp_path / str(ctx.rank), "lambada", *lines), TextEncoder(Letters(), 32))
-    found, alone = (score_task(model, prepared).metrics for model in (in_place(BYTES, ctx), in_place(BYTES)))
+    asked = read_task(rows_of(tmp_path / str(ctx.rank), "lambada", *lines))
+    tails = TextEncoder(Letters(), 32).pairs(asked.pairs)
+    found, alone = (score_task(model, asked, tails).metrics for model in (in_place(BYTES, ctx), in_place(BYTES)))
     assert found["perplexity"].value == pytest.approx(alone["perplexity"].value, rel=1e-10)
     expected = 0.0
-    for tail in prepared.tails:
+    for tail in tails:
         rows = logits(in_place(BYTES), torch.tensor([tail.tokens])).log_softmax(-1)[0]
         places = range(len(tail.tokens) - tail.scored, len(tail.tokens))
         expected += sum(float(rows[place - 1, tail.tokens[place]]) for place in places)
@@ -94,9 +95,10 @@ def test_a_word_of_several_tokens_counts_once(tmp_path: Path) -> None:
     chunk.head.norm.bias.detach().fill_(1.0)
     chunk.embedding.tokens.weight.detach()[ord("a")] = 1.0
     lines = [{"text": f"What x {word}"} for word in ("a", "aa", "aaa", "b", "aba")]
-    prepared = prepare_task(rows_of(tmp_path, "lambada", *lines), TextEncoder(Letters(), 32))
-    assert [tail.scored for tail in prepared.tails] == [1, 2, 3, 1, 3]
-    found = score_task(model, prepared).metrics
+    asked = read_task(rows_of(tmp_path, "lambada", *lines))
+    tails = TextEncoder(Letters(), 32).pairs(asked.pairs)
+    assert [tail.scored for tail in tails] == [1, 2, 3, 1, 3]
+    found = score_task(model, asked, tails).metrics
     assert found["acc"].value == 3 / 5
     assert found["perplexity"].value == pytest.approx(math.exp(2 * 32 / 5), rel=1e-9)
 
@@ -104,15 +106,14 @@ def test_a_word_of_several_tokens_counts_once(tmp_path: Path) -> None:
 def test_examples_and_limit(tmp_path: Path) -> None:
     rows = [{"goal": f"Goal {k}", "sol1": "x", "sol2": "y", "label": k % 2} for k in range(6)]
     file = rows_of(tmp_path, "piqa", *rows)
-    encoder = TextEncoder(ByteTokenizer(), 200)
-    prepared = prepare_task(file, encoder, num_fewshot=2, limit=3)
+    found = read_task(file, num_fewshot=2, limit=3)
     questions = read_questions(file.task, file.path)
-    texts = [bytes(tail.tokens).decode() for tail in prepared.tails]
-    assert len(texts) == 6 and prepared.tokens == sum(map(len, texts))
-    for asked, examples, text in zip(questions, draw_examples(questions[:3], questions, 2), texts[::2]):
-        assert text == "\n\n".join([*(example.solved for example in examples), f"{asked.choices[0].prompt} x"])
-    training = rows_of(tmp_path, "hans", {"premise": "P", "hypothesis": "H", "label": 0})
-    with pytest.raises(DataError, match="1 rows to draw 1 examples from"):
-        prepare_task(training, encoder, num_fewshot=1)
-    separate = TaskFile(file.task, file.path, rows_of(tmp_path, "piqa", *rows[:2], *rows[:2]).path)
-    assert prepare_task(separate, encoder, num_fewshot=1).num_fewshot == 1
+    assert len(found.pairs) == 6 and {continuation for _, continuation in found.pairs} == {" x", " y"}
+    drawn = draw_examples(questions[:3], questions, 2)
+    for asked, examples, (prompt, _) in zip(questions, drawn, found.pairs[::2]):
+        assert prompt == "\n\n".join([*(example.solved for example in examples), asked.choices[0].prompt])
+    with pytest.raises(DataError, match="6 rows to draw 6 examples from"):
+        read_task(file, num_fewshot=6)
+    training = rows_of(tmp_path / "training", "piqa", *({**row, "sol1": "z", "label": 0} for row in rows))
+    separate = read_task(TaskFile(file.task, file.path, training.path), num_fewshot=1)
+    assert all(prompt.startswith("Question: Goal ") and " z\n\n" in prompt for prompt, _ in separate.pairs)
