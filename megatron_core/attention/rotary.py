@@ -11,7 +11,7 @@ from megatron_core.config.model import ModelConfig
 from megatron_core.kernels.precision import wide_dtype
 
 # Llama 3.1's published constants: wavelengths up to 8192/4 stay, beyond 8192/1 are divided, a ramp lies between.
-_ORIGINAL_CONTEXT, _LOW_FREQUENCY, _HIGH_FREQUENCY = 8192, 1.0, 4.0
+ORIGINAL_CONTEXT, LOW_FREQUENCY, HIGH_FREQUENCY = 8192, 1.0, 4.0
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def inverse_frequencies(config: ModelConfig, dtype: torch.dtype, device: torch.d
     frequencies = 1.0 / config.rotary_base**exponents
     if config.use_rope_scaling:
         wavelengths = 2 * math.pi / frequencies
-        ramp = (_ORIGINAL_CONTEXT / wavelengths - _LOW_FREQUENCY) / (_HIGH_FREQUENCY - _LOW_FREQUENCY)
+        ramp = (ORIGINAL_CONTEXT / wavelengths - LOW_FREQUENCY) / (HIGH_FREQUENCY - LOW_FREQUENCY)
         kept = ramp.clamp(0, 1)
         frequencies = kept * frequencies + (1 - kept) * frequencies / config.rope_scaling_factor
     return frequencies

@@ -47,6 +47,15 @@ class HuggingFaceTokenizer:
         """gigatoken where it gives the same ids, else tokenizers."""
         return "tokenizers" if self._fast is None else "gigatoken"
 
+    @property
+    def eod_name(self) -> str | None:
+        """The token that ends a document."""
+        return None if self.eod is None else self._tokenizer.id_to_token(self.eod)
+
+    def save(self, path: Path) -> None:
+        """Write it as a tokenizer.json."""
+        self._tokenizer.save(str(path))
+
     def encode(self, text: str) -> np.ndarray:
         """Ids of one text, [n] int64."""
         return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int64)
