@@ -33,7 +33,7 @@ _STORAGES: Mapping[str, torch.dtype] = {
     "torch.storage.UntypedStorage": torch.uint8,
 }
 _RECORDS = frozenset({"argparse.Namespace", "torch.device", "torch.serialization._get_layout", "numpy.ndarray"})
-_RECORD_MODULES = ("torch.distributed.checkpoint.metadata.", "torch.distributed.checkpoint.filesystem._StorageInfo")
+_RECORD_MODULES = ("torch.distributed.checkpoint.metadata.", "torch.distributed.checkpoint.filesystem.", "pathlib.")
 """Inert, and read by name: nothing of them is needed but what they hold."""
 _NUMPY_DTYPE = re.compile(r"[<|=]?[biufcSU][0-9]{1,4}", re.ASCII)
 _MAX_DIMS = 16
