@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from megatron_core.errors import CheckpointError, ConfigError, UserError
+from megatron_core.errors import CheckpointError, ConfigError, DataError, UserError
 from megatron_core.parallel.collectives import MAX, all_gather, all_reduce, broadcast
 from megatron_core.parallel.context import Group, ParallelContext
 
-_ERRORS: tuple[type[UserError], ...] = (CheckpointError, ConfigError)
+_ERRORS: tuple[type[UserError], ...] = (CheckpointError, ConfigError, DataError)
 _NO_ERROR = len(_ERRORS)
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 def from_rank_0(make: Callable[[], bytes], ctx: ParallelContext) -> bytes:
-    """What `make` returns on rank 0, on every rank; so are a CheckpointError and a ConfigError that it raises."""
+    """What `make` returns on rank 0, on every rank; so is any UserError that it raises."""
     message = b""
     if ctx.rank == 0:
         try:

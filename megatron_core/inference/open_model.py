@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from megatron_core.checkpoint.agree import union_of_shapes
-from megatron_core.checkpoint.choose import Source, choose
+from megatron_core.checkpoint.choose import Chosen, Source, choose
 from megatron_core.checkpoint.held import Held, held_parts
 from megatron_core.checkpoint.list_steps import split_step_path
 from megatron_core.checkpoint.load import load_tensors, require_fit
@@ -59,21 +59,39 @@ def open_model(
 
     dtype: of weights and activations; None: as stored. `tokenizer_model`: where the tokenizer's files are now, if not
     where they were. All ranks must call. Raises CheckpointError where there is no usable checkpoint or it does not hold
-    what it says, ConfigError where the layout does not fit the model; the same on every rank.
+    what it says, ConfigError where the layout does not fit the model or `tokenizer_model` is of no use; the same on
+    every rank.
     """
     root, step = split_step_path(path)
     chosen = choose(Source(root=root, step=step), ctx)
     if chosen is None:
         raise CheckpointError(f"{path} holds no checkpoint")
+    return open_chosen(chosen, ctx, dtype=dtype, tokenizer_model=tokenizer_model)
+
+
+def open_chosen(
+    chosen: Chosen, ctx: ParallelContext, *, dtype: torch.dtype | None = None, tokenizer_model: str | None = None
+) -> OpenModel:
+    """As `open_model`, of a checkpoint that may not be published yet: its manifest need not be on the disk."""
     saved = config_from_json(chosen.manifest.config)
+    data = saved.data if tokenizer_model is None else _moved(saved.data, tokenizer_model)
     config = _checked_model(chosen.manifest, saved.model, ctx)
     dtype = dtype or _stored_dtype(chosen.manifest)
     planned = _held(_build(config, replace(ctx, device=torch.device("meta")), dtype))
     require_fit(chosen.manifest, union_of_shapes({part.name: part.shape for part in planned}, ctx), with_optim=False)
     chunk = _build(config, ctx, dtype)
     loaded = load_tensors(chosen, _held(chunk), ctx, with_optim=False)
-    data = saved.data if tokenizer_model is None else replace(saved.data, tokenizer_model=tokenizer_model)
     return OpenModel(model=InferenceModel(config, ctx, [chunk], dtype), manifest=loaded.manifest, data=data)
+
+
+def _moved(data: DataConfig, tokenizer_model: str) -> DataConfig:
+    """The same kind of tokenizer with its files elsewhere."""
+    if data.tokenizer in (None, "NullTokenizer", "ByteTokenizer"):
+        kind = data.tokenizer or "NullTokenizer"
+        raise ConfigError(f"--tokenizer-model {tokenizer_model}: the checkpoint's {kind} has no files, leave it out")
+    return replace(
+        data, tokenizer_type=data.tokenizer, tokenizer_model=tokenizer_model, vocab_file=None, merge_file=None
+    )
 
 
 def tokenizer_of(data: DataConfig, config: ModelConfig) -> Tokenizer:
@@ -107,7 +125,9 @@ def _checked_model(manifest: Manifest, model: ModelConfig, ctx: ParallelContext)
         context_parallel_size=ctx.grid.cp,
     )
     if found := model_violations(RunConfig(model=model, parallel=parallel), ctx.grid.world_size):
-        raise ConfigError("\n".join(found))
+        raise ConfigError(
+            f"the checkpoint of step {manifest.step} at tp {ctx.tp.size} x pp {ctx.pp.size}: {'; '.join(found)}"
+        )
     return model
 
 

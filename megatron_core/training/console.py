@@ -3,6 +3,7 @@
 
 import logging
 import sys
+from typing import TextIO
 
 LOGGER_NAME = "megatron_core"
 
@@ -21,10 +22,10 @@ class RankFormatter(logging.Formatter):
         return level + text if self._rank == 0 else f"[rank {self._rank}] {level}{text}"
 
 
-def set_up_console(rank: int) -> logging.Logger:
-    """Send the package's logger to standard output: from INFO on rank 0, from WARNING on the others."""
+def set_up_console(rank: int, stream: TextIO | None = None) -> logging.Logger:
+    """Send the package's logger to a stream, standard output if None: from INFO on rank 0, WARNING on the others."""
     logger = logging.getLogger(LOGGER_NAME)
-    handler = logging.StreamHandler(sys.stdout)
+    handler = logging.StreamHandler(stream or sys.stdout)
     handler.setFormatter(RankFormatter(rank))
     logger.handlers = [handler]
     logger.setLevel(logging.INFO if rank == 0 else logging.WARNING)

@@ -4,7 +4,7 @@
 import pytest
 
 from megatron_core.checkpoint.agree import first_failure, from_rank_0, union_of_shapes
-from megatron_core.errors import CheckpointError, ConfigError, UserError
+from megatron_core.errors import CheckpointError, ConfigError, DataError, UserError
 from megatron_core.parallel.context import ParallelContext, single_process_context
 from tests.rank_pool import ranks
 
@@ -29,6 +29,7 @@ def test_what_rank_0_could_not_find(ctx: ParallelContext) -> None:
     errors: list[tuple[Exception, type[UserError], str]] = [
         (CheckpointError("no – none"), CheckpointError, "^no – none$"),
         (ConfigError("wrong"), ConfigError, "^wrong$"),
+        (DataError("no file"), DataError, "^no file$"),
         (
             PermissionError(13, "Permission denied", "/x"),
             CheckpointError,

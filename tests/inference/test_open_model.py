@@ -66,6 +66,12 @@ def test_tokenizer_of_the_manifest(tmp_path: Path) -> None:
     moved = open_model(tmp_path / "gone", ALONE, tokenizer_model="/elsewhere")
     with pytest.raises(DataError, match=r"^/elsewhere: no such file"):
         _ = moved.tokenizer
+    megatron = DataConfig(vocab_file="/a/vocab.json", merge_file="/a/merges.txt")
+    found = open_model(save(tmp_path / "megatron", GPT2, megatron), ALONE, tokenizer_model="/elsewhere")
+    with pytest.raises(DataError, match=r"^/elsewhere: no such file"):
+        _ = found.tokenizer
+    with pytest.raises(ConfigError, match=r"^--tokenizer-model /x: the checkpoint's NullTokenizer has no files"):
+        open_model(tmp_path / "null", ALONE, tokenizer_model="/x")
 
 
 @pytest.mark.parametrize(
@@ -92,11 +98,10 @@ def test_a_config_without_sense(tmp_path: Path) -> None:
     path = save(tmp_path, GPT2, says=says)
     with pytest.raises(ConfigError) as caught:
         open_model(path, ALONE)
-    assert str(caught.value).splitlines() == [
-        "--norm-epsilon is -1.0; it must be > 0",
-        "--hidden-size 32 is not a multiple of --num-attention-heads 5: change one, or set the heads' width with "
-        "--kv-channels",
-    ]
+    assert str(caught.value) == (
+        "the checkpoint of step 7 at tp 1 x pp 1: --norm-epsilon is -1.0; it must be > 0; --hidden-size 32 is not a "
+        "multiple of --num-attention-heads 5: change one, or set the heads' width with --kv-channels"
+    )
 
 
 @ranks({"tp": 3})

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import sys
+
 import pytest
 
 from megatron_core.training.console import set_up_console
@@ -22,3 +24,8 @@ def test_setting_up_twice_does_not_double_lines(capsys: pytest.CaptureFixture[st
     set_up_console(rank=0)
     set_up_console(rank=0).info("once")
     assert capsys.readouterr().out == "once\n"
+
+
+def test_another_stream(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_console(0, sys.stderr).info("aside")
+    assert capsys.readouterr() == ("", "aside\n")
