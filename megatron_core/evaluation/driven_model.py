@@ -14,8 +14,8 @@ import orjson
 
 from megatron_core.checkpoint.agree import from_rank_0
 from megatron_core.errors import ConfigError
-from megatron_core.evaluation.likelihood import BATCH_TOKENS, Likelihood, likelihoods
-from megatron_core.evaluation.perplexity import windows
+from megatron_core.evaluation.likelihood import BATCH_TOKENS, Likelihood, joint_likelihoods
+from megatron_core.evaluation.tails import windows
 from megatron_core.evaluation.text_encoder import TextEncoder
 from megatron_core.inference.generate import GenerationSettings, generate
 from megatron_core.inference.model import InferenceModel
@@ -79,7 +79,7 @@ class DrivenModel:
     def _answer(self, request: dict[str, Any]) -> Any:
         if request["ask"] == "pairs":
             tails = self.encoder.pairs(request["pairs"])
-            return likelihoods(self._model, tails, batch_tokens=self._batch_tokens)
+            return joint_likelihoods(self._model, tails, batch_tokens=self._batch_tokens)
         if request["ask"] == "texts":
             return self._score_texts(request["texts"])
         how = Continuation(**request["how"] | {"sampling": Sampling(**request["how"]["sampling"])})
@@ -87,13 +87,12 @@ class DrivenModel:
 
     def _score_texts(self, texts: Sequence[str]) -> list[float]:
         context = self.encoder.context_length
-        cut = [
-            list(windows(ids.tolist(), self.encoder.prefix, context, context))
+        tails = [
+            list(windows(self.encoder.prefix + ids.tolist(), 1, context=context, stride=context))
             for ids in self.encoder.tokenizer.encode_batch(texts)
         ]
-        tails = [tail for each in cut for tail in each]
-        found = iter(likelihoods(self._model, tails, batch_tokens=self._batch_tokens))
-        return [sum(next(found).log_probability for _ in each) for each in cut]
+        found = joint_likelihoods(self._model, tails, batch_tokens=self._batch_tokens)
+        return [each.log_probability for each in found]
 
     def _continue(self, prompts: Sequence[str], how: Continuation) -> list[str]:
         tokenizer = self.encoder.tokenizer

@@ -5,9 +5,11 @@ Longest first, some batches at a time: memory runs out at once or never, and the
 rather than too short.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from megatron_core.evaluation.tails import Tail
 from megatron_core.inference.model import InferenceModel
 from megatron_core.inference.score import score
 
@@ -18,22 +20,11 @@ Report = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Tail:
-    """A sequence of which the last tokens are scored; the others are their context."""
-
-    tokens: Sequence[int]
-    scored: int
-
-    def __post_init__(self) -> None:
-        assert 0 < self.scored < len(self.tokens), f"{self.scored} of {len(self.tokens)} tokens cannot be scored"
-
-
-@dataclass(frozen=True)
 class Likelihood:
-    """What the model gives to a tail."""
+    """What the model gives to some tokens."""
 
     log_probability: float
-    """Natural logarithm, summed over the scored tokens."""
+    """Natural logarithm, summed over them."""
     greedy: bool
     """Whether each of them is the most probable one."""
 
@@ -61,6 +52,23 @@ def likelihoods(
         if report is not None:
             report(sum(len(tail.tokens) for tail in own))
     return [found[number] for number in range(len(tails))]
+
+
+def joint_likelihoods(
+    model: InferenceModel,
+    groups: Sequence[Sequence[Tail]],
+    report: Report | None = None,
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+) -> list[Likelihood]:
+    """One a group: all of its tails together, such as the windows of a text. All ranks must call, and get the same."""
+    tails = [tail for group in groups for tail in group]
+    found = iter(likelihoods(model, tails, report, batch_tokens=batch_tokens))
+    parts = [[next(found) for _ in group] for group in groups]
+    return [
+        Likelihood(math.fsum(part.log_probability for part in group), all(part.greedy for part in group))
+        for group in parts
+    ]
 
 
 def _longest_first(tails: Sequence[Tail], tokens: int) -> Iterator[list[int]]:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from megatron_core.evaluation.few_shot import draw_examples, prompt_of
-from megatron_core.evaluation.likelihood import BATCH_TOKENS, Likelihood, Report, Tail, likelihoods
+from megatron_core.evaluation.likelihood import BATCH_TOKENS, Likelihood, Report, joint_likelihoods
 from megatron_core.evaluation.question import Metric, Question, Task
+from megatron_core.evaluation.tails import Tail
 from megatron_core.evaluation.task_rows import TaskFile, read_questions
 from megatron_core.inference.model import InferenceModel
 
@@ -67,13 +68,13 @@ def read_task(file: TaskFile, *, num_fewshot: int = 0, limit: int | None = None)
 def score_task(
     model: InferenceModel,
     asked: AskedTask,
-    tails: Sequence[Tail],
+    tails: Sequence[Sequence[Tail]],
     report: Report | None = None,
     *,
     batch_tokens: int = BATCH_TOKENS,
 ) -> TaskScores:
     """Ask a model; `tails`: the pairs in its tokens. All ranks must call, and get the same."""
-    found = iter(likelihoods(model, tails, report, batch_tokens=batch_tokens))
+    found = iter(joint_likelihoods(model, tails, report, batch_tokens=batch_tokens))
     answers = [[next(found) for _ in question.choices] for question in asked.questions]
     return TaskScores(
         name=asked.task.name,

@@ -1,24 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Perplexity of documents that may be longer than the model: a window slides over each, and each token counts once.
 
-A window of c tokens moves by a stride of t: its last t tokens are scored, the others are only their context. A stride
-of 1 gives each token all the context that the model can have, one of c only what its window happens to hold. With
-context 4 and stride 2 (x scored, . context, | the start of the document):
-
-    | x x x x                 the first window scores all that it holds
-        . . x x
-            . . x x
-
 The total is divided by tokens, by bytes or by words, as the reader wants to compare: only the latter two are the same
 question to models with other tokenizers.
 """
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from megatron_core.evaluation.likelihood import BATCH_TOKENS, Report, Tail, likelihoods
+from megatron_core.evaluation.likelihood import BATCH_TOKENS, Report, likelihoods
+from megatron_core.evaluation.tails import Tail, windows
 from megatron_core.inference.model import InferenceModel
 
 
@@ -64,37 +57,29 @@ class Perplexity:
         return -self.log_probability / self.bytes / math.log(2)
 
 
-def windows(tokens: Sequence[int], prefix: Sequence[int], context: int, stride: int) -> Iterator[Tail]:
-    """Windows that score each token once, the first one too where a prefix stands before it.
-
-    context: the most tokens that the model reads at once; stride: in [1, context].
-    """
-    assert 1 <= stride <= context, f"stride {stride} with context {context}"
-    whole = [*prefix, *tokens]
-    done = 1  # the first of all has nothing before it
-    while done < len(whole):
-        end = min(len(whole), context + 1 if done == 1 else done + stride)
-        yield Tail(whole[max(end - context - 1, 0) : end], end - done)
-        done = end
-
-
 def text_document(text: str, tokens: Sequence[int]) -> Document:
     """A text with its tokens; words as lm_eval counts them."""
     return Document(tokens, len(text.encode()), len(re.split(r"\s+", text)))
 
 
+def slide(documents: Sequence[Document], prefix: Sequence[int], *, context: int, stride: int) -> list[Tail]:
+    """The windows of all documents, each behind the prefix and apart from the others."""
+    return [
+        tail
+        for document in documents
+        for tail in windows([*prefix, *document.tokens], 1, context=context, stride=stride)
+    ]
+
+
 def perplexity(
     model: InferenceModel,
     documents: Sequence[Document],
-    prefix: Sequence[int],
-    *,
-    context: int,
-    stride: int,
+    tails: Sequence[Tail],
     report: Report | None = None,
+    *,
     batch_tokens: int = BATCH_TOKENS,
 ) -> Perplexity:
-    """Score documents, each behind the prefix and apart from the others. All ranks must call, and get the same."""
-    tails = [tail for document in documents for tail in windows(document.tokens, prefix, context, stride)]
+    """Score the windows of documents. All ranks must call, and get the same."""
     found = likelihoods(model, tails, report, batch_tokens=batch_tokens)
     return Perplexity(
         log_probability=math.fsum(each.log_probability for each in found),

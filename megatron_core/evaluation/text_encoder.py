@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from megatron_core.data.tokenizer import Tokenizer
 from megatron_core.errors import DataError
-from megatron_core.evaluation.likelihood import Tail
+from megatron_core.evaluation.tails import Tail, windows
 
 
 class TextEncoder:
@@ -32,15 +32,15 @@ class TextEncoder:
         start = self.tokenizer.eod if self.bos is None else self.bos
         return [] if start is None else [start]
 
-    def pairs(self, pairs: Sequence[tuple[str, str]]) -> list[Tail]:
-        """The continuation of each (prompt, continuation), scored behind its prompt.
+    def pairs(self, pairs: Sequence[tuple[str, str]]) -> list[list[Tail]]:
+        """The continuation of each (prompt, continuation), scored behind its prompt: in one tail, if it fits.
 
-        Raises DataError for a continuation without tokens, and for one that is longer than the model.
+        Raises DataError for a continuation without tokens.
         """
         moved = [_without_space_at_the_end(prompt, continuation) for prompt, continuation in pairs]
         prompts = self._encoded([prompt for prompt, _ in moved])
         wholes = self._encoded([prompt + continuation for prompt, continuation in moved])
-        return [self._tail(prompt, whole, pair) for prompt, whole, pair in zip(prompts, wholes, moved)]
+        return [self._tails(prompt, whole, pair) for prompt, whole, pair in zip(prompts, wholes, moved)]
 
     def prompts(self, prompts: Sequence[str]) -> list[list[int]]:
         """Tokens of texts to be continued. Raises DataError for an empty one that nothing can stand before."""
@@ -51,7 +51,7 @@ class TextEncoder:
             raise DataError("an empty prompt cannot be continued: the tokenizer has no end of document to begin with")
         return found
 
-    def _tail(self, prompt: list[int], whole: list[int], pair: tuple[str, str]) -> Tail:
+    def _tails(self, prompt: list[int], whole: list[int], pair: tuple[str, str]) -> list[Tail]:
         start = [] if self.bos is None else [self.bos]
         if not pair[0]:
             start = self.prefix
@@ -60,12 +60,10 @@ class TextEncoder:
         scored = len(whole) - len(prompt)
         if scored < 1 or not start + prompt:
             raise DataError(f"{pair[1]!r:.60} has no tokens of its own behind {pair[0][-40:]!r}: it cannot be scored")
-        if scored > self.context_length:
-            raise DataError(
-                f"a continuation of {scored} tokens is longer than the model reads, {self.context_length}: "
-                f"{pair[1]!r:.60}"
-            )
-        return Tail((start + whole)[-(self.context_length + 1) :], scored)
+        tokens, context = start + whole, self.context_length
+        if scored > context:
+            return list(windows(tokens, len(tokens) - scored, context=context, stride=max(context // 2, 1)))
+        return [Tail(tokens[-(context + 1) :], scored)]
 
     def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         return [ids.tolist() for ids in self.tokenizer.encode_batch(texts)]

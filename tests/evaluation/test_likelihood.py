@@ -2,7 +2,8 @@
 import pytest
 import torch
 
-from megatron_core.evaluation.likelihood import Tail, likelihoods
+from megatron_core.evaluation.likelihood import joint_likelihoods, likelihoods
+from megatron_core.evaluation.tails import Tail
 from megatron_core.inference.logits import logits
 from megatron_core.parallel.context import ParallelContext
 from tests.inference.saved_model import GPT2, in_place
@@ -39,8 +40,11 @@ def test_greedy_where_all_scored_tokens_are_the_most_probable() -> None:
     assert [each.greedy for each in found] == [True, False, True]
 
 
-def test_a_tail_needs_something_before_it() -> None:
-    for scored in (0, 3):
-        with pytest.raises(AssertionError, match=f"{scored} of 3 tokens"):
-            Tail([1, 2, 3], scored)
-    assert likelihoods(in_place(GPT2), []) == []
+def test_the_parts_of_a_group_count_together() -> None:
+    model = in_place(GPT2)
+    each = likelihoods(model, TAILS)
+    found = joint_likelihoods(model, [TAILS[:2], [], TAILS[2:]])
+    totals = [sum(part.log_probability for part in parts) for parts in (each[:2], [], each[2:])]
+    assert [group.log_probability for group in found] == pytest.approx(totals, rel=1e-10)
+    assert [group.greedy for group in found] == [False, True, False]
+    assert likelihoods(model, []) == []

@@ -75,7 +75,7 @@ def test_the_same_at_every_layout(ctx: ParallelContext, tmp_path: Path) -> None:
     found, alone = (score_task(model, asked, tails).metrics for model in (in_place(BYTES, ctx), in_place(BYTES)))
     assert found["perplexity"].value == pytest.approx(alone["perplexity"].value, rel=1e-10)
     expected = 0.0
-    for tail in tails:
+    for (tail,) in tails:
         rows = logits(in_place(BYTES), torch.tensor([tail.tokens])).log_softmax(-1)[0]
         places = range(len(tail.tokens) - tail.scored, len(tail.tokens))
         expected += sum(float(rows[place - 1, tail.tokens[place]]) for place in places)
@@ -97,7 +97,7 @@ def test_a_word_of_several_tokens_counts_once(tmp_path: Path) -> None:
     lines = [{"text": f"What x {word}"} for word in ("a", "aa", "aaa", "b", "aba")]
     asked = read_task(rows_of(tmp_path, "lambada", *lines))
     tails = TextEncoder(Letters(), 32).pairs(asked.pairs)
-    assert [tail.scored for tail in tails] == [1, 2, 3, 1, 3]
+    assert [tail.scored for (tail,) in tails] == [1, 2, 3, 1, 3]
     found = score_task(model, asked, tails).metrics
     assert found["acc"].value == 3 / 5
     assert found["perplexity"].value == pytest.approx(math.exp(2 * 32 / 5), rel=1e-9)

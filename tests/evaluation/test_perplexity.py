@@ -3,12 +3,10 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from megatron_core.evaluation.likelihood import Tail
-from megatron_core.evaluation.perplexity import Document, Perplexity, perplexity, text_document, windows
+from megatron_core.evaluation.perplexity import Document, Perplexity, perplexity, slide, text_document
 from megatron_core.inference.logits import logits
+from megatron_core.inference.model import InferenceModel
 from megatron_core.parallel.context import ParallelContext
 from tests.inference.saved_model import GPT2, in_place
 from tests.rank_pool import ranks
@@ -30,23 +28,9 @@ def by_hand(context: int, stride: int) -> float:
     return total
 
 
-def test_the_windows_of_the_drawing() -> None:
-    found = list(windows([1, 2, 3, 4, 5, 6, 7, 8], [0], 4, 2))
-    assert found == [Tail([0, 1, 2, 3, 4], 4), Tail([2, 3, 4, 5, 6], 2), Tail([4, 5, 6, 7, 8], 2)]
-
-
-@given(st.integers(0, 40), st.integers(1, 9), st.data(), st.booleans())
-def test_each_token_once_with_as_much_context_as_fits(
-    length: int, context: int, data: st.DataObject, prefixed: bool
-) -> None:
-    stride = data.draw(st.integers(1, context))
-    prefix = [100] if prefixed else []
-    scored, place = [], 0
-    for tail in windows(range(length), prefix, context, stride):
-        assert len(tail.tokens) == min(context + 1, place + tail.scored + 1)
-        scored += list(tail.tokens[-tail.scored :])
-        place += tail.scored
-    assert scored == list(range(0 if prefixed else 1, length))
+def measured(model: InferenceModel, documents: list[Document], end: int, stride: int) -> Perplexity:
+    """With the 16 tokens that the models read."""
+    return perplexity(model, documents, slide(documents, [end], context=16, stride=stride))
 
 
 @pytest.mark.parametrize("stride", [16, 8, 1])
@@ -57,7 +41,7 @@ def test_a_model_that_knows_nothing_finds_all_64_tokens_alike(stride: int) -> No
         parameter.detach().zero_()
     tokens = torch.randint(64, (200,), generator=torch.Generator().manual_seed(7)).tolist()
     for documents in ([tokens], [tokens[:1], tokens[1:18], tokens[18:]]):
-        found = perplexity(model, [Document(each, 800, 50) for each in documents], [63], context=16, stride=stride)
+        found = measured(model, [Document(each, 800, 50) for each in documents], 63, stride)
         assert found.tokens == 200
         assert found.per_token == pytest.approx(64, rel=1e-12)
     assert found.bits_per_byte == pytest.approx(200 * 6 / 2400)
@@ -66,15 +50,14 @@ def test_a_model_that_knows_nothing_finds_all_64_tokens_alike(stride: int) -> No
 
 @pytest.mark.parametrize("stride", [16, 5, 1])
 def test_it_is_a_loop_over_tokens(stride: int) -> None:
-    found = perplexity(in_place(GPT2), [Document(TOKENS, 1, 1)], [END], context=16, stride=stride)
+    found = measured(in_place(GPT2), [Document(TOKENS, 1, 1)], END, stride)
     assert found.log_probability == pytest.approx(by_hand(16, stride), rel=1e-10)
 
 
 @ranks({"tp": 2}, {"pp": 2}, {"dp": 2})
 def test_the_same_at_every_layout(ctx: ParallelContext) -> None:
     documents = [Document(TOKENS[:40], 40, 9), Document(TOKENS[40:], 20, 5)]
-    found = perplexity(in_place(GPT2, ctx), documents, [END], context=16, stride=4)
-    alone = perplexity(in_place(GPT2), documents, [END], context=16, stride=4)
+    found, alone = (measured(model, documents, END, 4) for model in (in_place(GPT2, ctx), in_place(GPT2)))
     assert found.log_probability == pytest.approx(alone.log_probability, rel=1e-10)
     assert (found.tokens, found.bytes, found.words, found.documents) == (60, 60, 14, 2)
 
