@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Make a checkpoint from others.
+"""Make a checkpoint from others: their mean, or what another program has or shall have.
 
 tools/convert_checkpoint.py average RUN/step_00008000 RUN/step_00009000 RUN/step_00010000 --output AVERAGED
     the weighted mean of their weights as AVERAGED/step_00010000, to be loaded with --no-load-optim or --finetune
+tools/convert_checkpoint.py import-hf DIR --output RUN
+    a model of transformers (safetensors) as RUN/step_00000000, to be trained on with --load RUN --finetune
+tools/convert_checkpoint.py export-hf RUN/step_00010000 --output DIR
+    a checkpoint of ours as a model that transformers and vLLM load
 """
 
 import argparse
@@ -19,6 +23,7 @@ from megatron_core.checkpoint.compare import field_differences
 from megatron_core.checkpoint.directory import step_directory
 from megatron_core.checkpoint.list_steps import split_step_path
 from megatron_core.errors import CheckpointError, UserError
+from tools import convert_hf
 from tools.byte_progress import ByteProgress, size_text
 
 
@@ -36,6 +41,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     command.add_argument("--output", type=Path, required=True, help="directory for the new step_* directory")
     command.add_argument("--weights", nargs="+", type=float, help="one for each STEP_DIR; default: equal ones")
     command.set_defaults(run=run_average)
+    convert_hf.add_commands(commands)
     return parser.parse_args(list(words))
 
 

@@ -34,7 +34,7 @@ class ModelConfig:
     num_query_groups: int = 1
     """Key/value heads g; read only with --group-query-attention."""
     vocab_size: int | None = None
-    """True number of tokens v. Unset: what the tokenizer has."""
+    """True number of tokens v, at least what the tokenizer has. Unset: just that."""
     make_vocab_size_divisible_by: int = 128
     """Storage of the vocabulary is padded to lcm(this, tp); padding rows stand outside the softmax and all sums."""
     padded_vocab_size: int | None = None

@@ -11,9 +11,10 @@ from megatron_core.errors import DataError
 
 
 def build_tokenizer(data: DataConfig, vocab_size: int | None = None) -> Tokenizer:
-    """The tokenizer that the flags name. `vocab_size`: --vocab-size, where given.
+    """The tokenizer that the flags name. `vocab_size`: --vocab-size, where given: of the model, which may have more ids
+    than the tokenizer (published models are often padded).
 
-    Raises DataError when a flag that the type needs is missing, its file cannot be used, or it has another vocabulary.
+    Raises DataError when a flag that the type needs is missing, its file cannot be used, or it has more ids than that.
     """
     kind = data.tokenizer
     if kind is None:
@@ -25,10 +26,10 @@ def build_tokenizer(data: DataConfig, vocab_size: int | None = None) -> Tokenize
             raise DataError("--tokenizer-type NullTokenizer needs --vocab-size")
         return NullTokenizer(vocab_size)
     tokenizer = _from_files(data, kind)
-    if vocab_size not in (None, tokenizer.vocab_size):
+    if vocab_size is not None and vocab_size < tokenizer.vocab_size:
         raise DataError(
-            f"--vocab-size {vocab_size} is not the {tokenizer.vocab_size} of the {kind}: leave it out, or see "
-            "--padded-vocab-size for a larger storage"
+            f"--vocab-size {vocab_size} is less than the {tokenizer.vocab_size} ids of the {kind}: leave it out, "
+            "or give at least as many"
         )
     return tokenizer
 

@@ -29,6 +29,7 @@ def open_data(config: RunConfig) -> RunData:
     """Open tokenizer and data sets. Raises DataError where one cannot be used."""
     data, training = config.data, config.training
     tokenizer = build_tokenizer(data, config.model.vocab_size)
+    vocab_size = max(tokenizer.vocab_size, config.model.vocab_size or 0)
     batch = training.global_batch_size
     assert batch is not None, "a resolved run has global_batch_size"
     datasets = build_datasets(
@@ -40,12 +41,12 @@ def open_data(config: RunConfig) -> RunData:
     )
     rules = DocumentRules(
         eod=tokenizer.eod,
-        vocab_size=tokenizer.vocab_size,
+        vocab_size=vocab_size,
         reset_position_ids=data.reset_position_ids,
         reset_attention_mask=data.reset_attention_mask,
         eod_mask_loss=data.eod_mask_loss,
     )
-    return RunData(datasets=datasets, rules=rules, vocab_size=tokenizer.vocab_size)
+    return RunData(datasets=datasets, rules=rules, vocab_size=vocab_size)
 
 
 def training_plans(

@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from megatron_core.checkpoint.safetensors_header import encode_header
 from megatron_core.checkpoint.stored_model import StoredModel
 from megatron_core.checkpoint.verify import ReportBytes
 from megatron_core.checkpoint.writer import dtype_name
+from megatron_core.config.data import DataConfig
+from megatron_core.config.model import ModelConfig
 from megatron_core.errors import CheckpointError
 
 _FILE_BYTES = 5 * 10**9
@@ -49,16 +51,23 @@ class _Tensor:
 
 
 def export_model(
-    stored: StoredModel, output: Path, *, family: str | None = None, report: ReportBytes, check: Check | None = None
+    stored: StoredModel,
+    output: Path,
+    *,
+    family: str | None = None,
+    tokenizer_model: str | None = None,
+    report: ReportBytes,
+    check: Check | None = None,
 ) -> Family:
     """Write a checkpoint's weights, config and tokenizer to the new directory `output`; the family that it became.
 
-    `report` hears of bytes written. Raises ConfigError where no family (or not that one) computes what the model does,
-    CheckpointError where the checkpoint is damaged or does not hold what its config says, or `output` is there already;
-    `output` does not exist then.
+    `tokenizer_model`: where the tokenizer's files are now, if not where they were. `report` hears of bytes written.
+    Raises ConfigError where no family (or not that one) computes what the model does, CheckpointError where the
+    checkpoint is damaged or does not hold what its config says, or `output` is there already; nothing is left then.
     """
     kind = family_for(stored.model, family)
     tensors = _tensors(kind, stored)
+    data = stored.data if tokenizer_model is None else replace(stored.data, tokenizer_model=tokenizer_model)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise CheckpointError(f"{output} is there already: give another --output")
     unfinished = output.absolute().with_name(f"{output.absolute().name}.unfinished")
@@ -68,8 +77,8 @@ def export_model(
         unfinished.mkdir(parents=True)
     try:
         _write_weights(unfinished, tensors, stored, report)
-        export_tokenizer(stored.data, unfinished)
-        _write_config(unfinished, kind, stored, tensors)
+        export_tokenizer(data, unfinished)
+        _write_config(unfinished, kind, stored.model, data, tensors)
         sync_directory(unfinished)
         if check is not None:
             check(unfinished)
@@ -154,14 +163,16 @@ def _chunks(tensors: Sequence[_Tensor], stored: StoredModel, report: ReportBytes
         del values, data
 
 
-def _write_config(directory: Path, family: Family, stored: StoredModel, tensors: Sequence[_Tensor]) -> None:
-    ids = special_ids(stored.data)
+def _write_config(
+    directory: Path, family: Family, model: ModelConfig, data: DataConfig, tensors: Sequence[_Tensor]
+) -> None:
+    ids = special_ids(data)
     dtype = dtype_name(reduce(torch.promote_types, (tensor.dtype for tensor in tensors)))
     config: Mapping[str, Any] = {
         "architectures": [family.architecture],
         "model_type": family.name,
         "torch_dtype": dtype,
-        **family.write_config(stored.model),
+        **family.write_config(model),
         **ids,
     }
     if not (directory / "generation_config.json").exists():

@@ -104,17 +104,28 @@ def foreign_model(
 
     Raises CheckpointError where weights are missing, of other shapes, or left over.
     """
-    family, model = architecture.family, architecture.model
+    model = architecture.model
     with WeightFiles(directory) as files:
-        links = [_found(item, family, files) for item in family.links(model)]
-        _refuse_rest(family, model, links, files)
-        tensors = [_tensor(name, parts, files, dtype) for name, parts in by_ours(links).items()]
+        tensors = _tensors(architecture, files, dtype)
         data = import_tokenizer(directory, tokenizer, model.vocabulary)
         if data.tokenizer_type == "NullTokenizer":  # its --vocab-size does not count the end of a document
             model = replace(model, vocab_size=model.vocabulary - 1)
         plain = config_to_json(RunConfig(model=model, data=data))
         config = {section: plain[section] for section in ("model", "data")}
         yield ForeignModel(config=config, tensors=tensors, origin=str(directory))
+
+
+def import_bytes(directory: Path, architecture: Architecture, dtype: torch.dtype | None = None) -> int:
+    """Bytes that `import_model` will report. Raises as it does."""
+    with WeightFiles(directory) as files:
+        return 2 * sum(tensor.nbytes for tensor in _tensors(architecture, files, dtype))
+
+
+def _tensors(architecture: Architecture, files: WeightFiles, dtype: torch.dtype | None) -> list[ForeignTensor]:
+    family, model = architecture.family, architecture.model
+    links = [_found(item, family, files) for item in family.links(model)]
+    _refuse_rest(family, model, links, files)
+    return [_tensor(name, parts, files, dtype) for name, parts in by_ours(links).items()]
 
 
 def _found(item: Link, family: Family, files: WeightFiles) -> Link:
