@@ -32,7 +32,7 @@ from megatron_core.inference.streamed_text import StreamedText, text_after
 from megatron_core.parallel.context import ParallelContext
 from tools.model_ranks import add_layout_flags, run_on_ranks
 
-DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
