@@ -18,8 +18,8 @@ from megatron_core.evaluation.task_rows import read_rows
 
 
 def read_documents(path: Path, tokenizer: Tokenizer, limit: int | None = None) -> list[Document]:
-    """All documents, or the first of them. `path`: a .txt (one document), a .jsonl (one a row), either one compressed,
-    or what the names of a .bin and an .idx have in common.
+    """All documents, or the first of them. `path`: a .jsonl (one a row) or .txt (one document), plain or compressed,
+    any other text, or what the names of a .bin and an .idx have in common.
 
     Raises DataError where there is no such file, or it cannot be read.
     """
@@ -36,11 +36,17 @@ def _texts(path: Path) -> Iterator[str]:
         for _, found in read_rows(path, lambda row: text(row, "text")):
             yield found
         return
-    for chunk in read_chunks([path], [], split_blank_lines=False):
-        try:
-            yield chunk.payload.decode()
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}: not UTF-8: {error}") from error
+    try:
+        yield _bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8: {error}") from error
+
+
+def _bytes(path: Path) -> bytes:
+    """The whole file; WikiText and others have text under any name."""
+    if ".txt" in path.suffixes:
+        return b"".join(chunk.payload for chunk in read_chunks([path], [], split_blank_lines=False))
+    return path.read_bytes()
 
 
 def _tokenised(prefix: Path, tokenizer: Tokenizer) -> Iterator[Document]:

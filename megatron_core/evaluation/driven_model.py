@@ -38,8 +38,13 @@ class DrivenModel:
     def __init__(self, model: InferenceModel, encoder: TextEncoder, *, batch_tokens: int = BATCH_TOKENS) -> None:
         self._model, self.encoder, self._batch_tokens = model, encoder, batch_tokens
 
+    @property
+    def rank(self) -> int:
+        """Of this process; 0 asks."""
+        return self._model.ctx.rank
+
     def __enter__(self) -> "DrivenModel":
-        assert self._model.ctx.rank == 0, "rank 0 asks, the others follow"
+        assert self.rank == 0, "rank 0 asks, the others follow"
         return self
 
     def __exit__(

@@ -76,6 +76,8 @@ def read_rows(path: Path, understand: Callable[[Row], T]) -> Iterator[tuple[int,
 
     Raises DataError with file and line for one that is no JSON object, or that `understand` raises it for.
     """
+    if not {".jsonl", ".json"} & set(path.suffixes):
+        raise DataError(f"{path}: rows are read from .jsonl files, plain or compressed (.gz, .zst, .xz)")
     for chunk in read_chunks([path], [], split_blank_lines=False):
         for number, line in enumerate(chunk.payload.split(b"\n"), chunk.first_line):
             if not line.strip():

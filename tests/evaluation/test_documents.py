@@ -20,6 +20,8 @@ def test_a_text_file_is_one_document(tmp_path: Path) -> None:
     assert read_documents(tmp_path / "a.txt", BYTES) == expected
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress((tmp_path / "a.txt").read_bytes()))
     assert read_documents(tmp_path / "a.txt.gz", BYTES) == expected
+    (tmp_path / "wiki.test.tokens").write_bytes((tmp_path / "a.txt").read_bytes())
+    assert read_documents(tmp_path / "wiki.test.tokens", BYTES) == expected
 
 
 def test_a_row_is_a_document(tmp_path: Path) -> None:

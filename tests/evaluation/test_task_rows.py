@@ -69,3 +69,5 @@ def test_a_row_that_is_not_right_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"\n")
     with pytest.raises(DataError, match="holds no rows"):
         read_questions(TASKS["piqa"], path)
+    with pytest.raises(DataError, match=r"rows.tsv: rows are read from .jsonl files"):
+        read_questions(TASKS["piqa"], tmp_path / "rows.tsv")
