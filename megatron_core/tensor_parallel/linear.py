@@ -10,6 +10,7 @@ region. Weights may have any number of dims; they are read as matrices [m, k].
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,6 +41,31 @@ def _flat_sum(grad: torch.Tensor) -> torch.Tensor:
     return grad.reshape(-1, grad.shape[-1]).sum(0)
 
 
+def _column(
+    x: torch.Tensor,
+    group: Group,
+    sequence_parallel: bool,
+    weights: Sequence[SpecParameter | None],
+    biases: Sequence[SpecParameter | None],
+) -> tuple[torch.Tensor, ...]:
+    gathered = all_gather(x, group) if sequence_parallel else x
+    k = x.shape[-1]
+    return tuple(
+        linear(gathered, _matrix(weight, k), None if bias is None else bias.view(-1))
+        for weight, bias in zip(weights, biases)
+        if weight is not None
+    )
+
+
+def _row(
+    x: torch.Tensor, weight: SpecParameter, bias: SpecParameter | None, group: Group, sequence_parallel: bool
+) -> torch.Tensor:
+    # The bias rides in the first member's GEMM, so that the sum over tp holds it once.
+    own_bias = bias if group.coordinate == 0 else None
+    partial = linear(x, _matrix(weight, x.shape[-1]), own_bias)
+    return reduce_scatter(partial, group) if sequence_parallel else all_reduce(partial, group)
+
+
 class _Column(torch.autograd.Function):
     """forward(x, kept x, group, sequence_parallel, queue, count, *weights, *biases) -> one output a weight."""
 
@@ -59,13 +85,7 @@ class _Column(torch.autograd.Function):
         # The parameters themselves are kept, not saved tensors: their gradients go to `main_grad`, and the optimizer
         # may only change them after the last backward.
         ctx.weights, ctx.kept = weights, kept
-        gathered = all_gather(x, group) if sequence_parallel else x
-        k = x.shape[-1]
-        return tuple(
-            linear(gathered, _matrix(weight, k), None if bias is None else bias.view(-1))
-            for weight, bias in zip(weights, ctx.biases)
-            if weight is not None
-        )
+        return _column(x, group, sequence_parallel, weights, ctx.biases)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -115,10 +135,7 @@ class _Row(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.weight, ctx.bias, ctx.kept = weight, bias, kept
         ctx.group, ctx.sequence_parallel, ctx.queue = group, sequence_parallel, queue
-        # The bias rides in the first member's GEMM, so that the sum over tp holds it once.
-        own_bias = bias if group.coordinate == 0 else None
-        partial = linear(x, _matrix(weight, x.shape[-1]), own_bias)
-        return reduce_scatter(partial, group) if sequence_parallel else all_reduce(partial, group)
+        return _row(x, weight, bias, group, sequence_parallel)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -154,19 +171,21 @@ class ColumnParallelLinear(nn.Module):
         assert len(weights) == len(biases), f"{len(weights)} weights and {len(biases)} biases"
         self.weights = nn.ParameterList(weights)
         self.biases = nn.ParameterList([bias for bias in biases if bias is not None])
-        self._bias_of = list(biases)
+        self._weight_list, self._bias_of = list(weights), list(biases)
         self._group, self._sequence_parallel, self._queue = group, sequence_parallel, queue
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """x [s, b, k] (or [s/tp, b, k]) to one y [s, b, m_i / tp] a weight."""
+        if not torch.is_grad_enabled():  # a node costs more than the product of a few tokens
+            return _column(x, self._group, self._sequence_parallel, self._weight_list, self._bias_of)
         outputs: tuple[torch.Tensor, ...] = _Column.apply(
             x,
             Kept(x),
             self._group,
             self._sequence_parallel,
             self._queue,
-            len(self.weights),
-            *self.weights,
+            len(self._weight_list),
+            *self._weight_list,
             *self._bias_of,
         )
         return outputs
@@ -191,6 +210,8 @@ class RowParallelLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [s, b, k/tp] to y [s, b, h] (or [s/tp, b, h])."""
+        if not torch.is_grad_enabled():
+            return _row(x, self.weight, self.bias, self._group, self._sequence_parallel)
         y: torch.Tensor = _Row.apply(
             x, Kept(x), self.weight, self.bias, self._group, self._sequence_parallel, self._queue
         )

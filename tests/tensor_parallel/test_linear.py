@@ -69,6 +69,8 @@ def _check_column(ctx: ParallelContext, sequence_parallel: bool, deferred: bool)
         for weight in weights:
             weight.main_grad = torch.zeros_like(weight)
     outputs = layer(local_x)
+    with torch.no_grad():
+        assert all(map(torch.equal, layer(local_x), outputs)), "without gradients it computes something else"
     if deferred:
         pending = _input_backward(outputs, mine, queue)
         assert all(not weight.main_grad.any() for weight in weights), "the weight gradient came before its W action"
@@ -98,6 +100,8 @@ def _check_row(ctx: ParallelContext, sequence_parallel: bool, deferred: bool) ->
     if deferred:
         weight.main_grad = torch.zeros_like(weight)
     y = layer(local_x)
+    with torch.no_grad():
+        assert torch.equal(layer(local_x), y), "without gradients it computes something else"
     upstream_here = _local(upstream, ctx, sequence_parallel).detach()
     if deferred:
         _run_w_actions(_input_backward([y], [upstream_here], queue))
