@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments that Megatron saves with its weights, and our configuration of the same model, both ways.
+"""The arguments that Megatron saves with its weights as our configuration of the same model.
 
 Its parser has some 800 of them; those that shape a GPT are read, those that would make it another function must have
 the value that leaves it alone, the rest is of no account to the weights.
@@ -21,7 +21,7 @@ from megatron_core.errors import CheckpointError
 
 Arguments = Mapping[str, Any]
 
-_SAME = (
+SAME = (
     *("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "kv_channels", "max_position_embeddings"),
     *("make_vocab_size_divisible_by", "swiglu", "squared_relu", "rotary_percent", "rotary_base", "rotary_interleaved"),
     *("rotary_seq_len_interpolation_factor", "use_rope_scaling", "rope_scaling_factor", "add_bias_linear"),
@@ -90,7 +90,7 @@ def model_config(arguments: Arguments, vocab_size: int, origin: str) -> ModelCon
 
 
 def _same(arguments: Arguments) -> Iterator[tuple[str, Any]]:
-    for name in _SAME:
+    for name in SAME:
         if arguments.get(name) is not None:
             yield name, arguments[name]
     for old, name in _OLD_NAMES.items():
@@ -100,12 +100,13 @@ def _same(arguments: Arguments) -> Iterator[tuple[str, Any]]:
 
 def _groups(arguments: Arguments) -> Iterator[tuple[str, Any]]:
     """Key/value heads, under the three names that forks gave them."""
-    heads = arguments.get("num_attention_heads")
-    groups = arguments.get("num_query_groups") if arguments.get("group_query_attention") else None
+    if arguments.get("group_query_attention"):
+        yield from (("group_query_attention", True), ("num_query_groups", arguments.get("num_query_groups", 1)))
+        return
     for old in ("num_key_value_heads", "num_attention_heads_kv"):
-        groups = arguments.get(old) if groups is None else groups
-    if groups is not None and groups != heads:
-        yield from (("group_query_attention", True), ("num_query_groups", groups))
+        groups = arguments.get(old)
+        if groups is not None and groups != arguments.get("num_attention_heads"):
+            yield from (("group_query_attention", True), ("num_query_groups", groups))
 
 
 def _derived(arguments: Arguments) -> Iterator[tuple[str, Any]]:

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_core.checkpoint.megatron.import_model import foreign_model, padding_note, vocabulary_question
+from megatron_core.checkpoint.megatron.import_model import foreign_model
 from megatron_core.checkpoint.megatron.open_megatron import open_megatron
 from megatron_core.checkpoint.saved_config import config_from_json
 from megatron_core.config.data import DataConfig
 from megatron_core.config.model import ModelConfig
-from megatron_core.errors import CheckpointError
 from tests.checkpoint.megatron.trees import Weights, weights, write_legacy, write_torch_dist
 from tests.small_model import small
 

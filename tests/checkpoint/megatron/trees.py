@@ -4,6 +4,7 @@
 import argparse
 import enum
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -273,11 +274,11 @@ def write_torch_dist(save: Path, ours: Weights, config: ModelConfig, *, stacked:
         saved["output_layer.weight"] = table(ours, "head.weight", rows)
     state = {"args": arguments(config), "iteration": 1000, "checkpoint_version": 3.0}
     if not common:
-        import io
-
-        saved["common_state/shard_0_1"] = io.BytesIO()
-        torch.save([state], saved["common_state/shard_0_1"])
-    dcp.save(saved, checkpoint_id=str(directory), no_dist=True)
+        saved["common_state/shard_0_1"] = [state]  # becomes a file of torch.save, as there
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is one process
+        planner = dcp.DefaultSavePlanner(flatten_state_dict=False)
+        dcp.save(saved, checkpoint_id=str(directory), planner=planner, no_dist=True)
     if common:
         torch.save(state, directory / "common.pt")
     (directory / "metadata.json").write_text(
