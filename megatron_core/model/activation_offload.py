@@ -37,7 +37,9 @@ class ActivationOffload:
 
     @staticmethod
     def of(config: ParallelConfig, device: torch.device) -> "ActivationOffload":
-        """What a config asks for."""
+        """What a config asks for; where that is nothing, no stream is made on a GPU."""
+        if not config.cpu_offloading_num_layers:
+            return ActivationOffload()
         return ActivationOffload(
             num_layers=config.cpu_offloading_num_layers,
             min_elements=config.min_offloaded_tensor_size,
