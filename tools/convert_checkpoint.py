@@ -8,6 +8,10 @@ tools/convert_checkpoint.py import-hf DIR --output RUN
     a model of transformers (safetensors) as RUN/step_00000000, to be trained on with --load RUN --finetune
 tools/convert_checkpoint.py export-hf RUN/step_00010000 --output DIR
     a checkpoint of ours as a model that transformers and vLLM load
+tools/convert_checkpoint.py import-megatron SAVE --output RUN --vocab-size 50257
+    a checkpoint of Megatron-LM (torch or torch_dist, any layout) as RUN/step_*; nothing that its pickles name is called
+tools/convert_checkpoint.py export-megatron RUN/step_00010000 --output SAVE --target-tensor-parallel-size 8
+    a checkpoint of ours for Megatron-LM (--ckpt-format torch), at any layout of its
 """
 
 import argparse
@@ -23,7 +27,7 @@ from megatron_core.checkpoint.compare import field_differences
 from megatron_core.checkpoint.directory import step_directory
 from megatron_core.checkpoint.list_steps import split_step_path
 from megatron_core.errors import CheckpointError, UserError
-from tools import convert_hf
+from tools import convert_hf, convert_megatron
 from tools.byte_progress import ByteProgress, size_text
 
 
@@ -42,6 +46,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     command.add_argument("--weights", nargs="+", type=float, help="one for each STEP_DIR; default: equal ones")
     command.set_defaults(run=run_average)
     convert_hf.add_commands(commands)
+    convert_megatron.add_commands(commands)
     return parser.parse_args(list(words))
 
 

@@ -32,7 +32,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """import-megatron and export-megatron."""
     command = commands.add_parser("import-megatron", help="a checkpoint of Megatron-LM as one of ours")
     command.add_argument(
-        "source", type=Path, metavar="SAVE", help="a --save directory of its, or one iteration's in it"
+        "source", type=Path, metavar="SAVE", help="its --save directory, or an iteration's in it"
     )
     command.add_argument("--output", type=Path, required=True, help="directory of a run: gets a step_* directory")
     command.add_argument("--vocab-size", type=int, help="true number of tokens; default: what the tokenizer has")
@@ -87,7 +87,7 @@ def run_export(arguments: argparse.Namespace) -> None:
             directory = export_legacy(stored, arguments.output, target, report=progress)
         if stored.model.vocabulary < target.padded_vocab_size(stored.model):
             print(
-                "note: Megatron-LM counts rows of padding, which are zero, in its softmax: its losses are a little larger"
+                "note: rows of padding are zero; Megatron-LM has them in its softmax: its losses are a little larger"
             )
     print(f"wrote {directory}, compared with {stored.directory} to the bit")
     print("load it with --use-checkpoint-args and --no-load-optim --no-load-rng, or --finetune: it holds weights alone")
@@ -105,6 +105,6 @@ def _tokenizer(arguments: argparse.Namespace, opened: OpenedMegatron) -> tuple[D
     tokenizer = build_tokenizer(data)
     if arguments.vocab_size is not None and arguments.vocab_size < tokenizer.vocab_size:
         raise CheckpointError(
-            f"--vocab-size {arguments.vocab_size}, but the tokenizer has {tokenizer.vocab_size} tokens"
+            f"--vocab-size {arguments.vocab_size}: the tokenizer has {tokenizer.vocab_size} tokens"
         )
     return data, arguments.vocab_size or tokenizer.vocab_size
