@@ -7,12 +7,13 @@ Names: "model/<parameter>" for weights, "adam_m/…" and "adam_v/…" for Adam's
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from megatron_core.checkpoint.rectangle import Rectangle, flat_range_to_rectangles, whole
 from megatron_core.data_parallel.flat_bucket import FlatBucket
+from megatron_core.optim.delayed_update import DelayedAdamW
 from megatron_core.optim.optimizer import Optimizer
 from megatron_core.tensor_parallel.shard_spec import ShardSpec
 
@@ -33,6 +34,8 @@ class Held:
     """Whether this place of tp x pp is the one that saves it; every dp replica of a place says alike."""
     replicated: bool
     """Whether the other dp replicas of the place hold the same; else it is this one's alone (ZeRO-1)."""
+    lags: bool = False
+    """Whether these are weights that their masters are ahead of, so that no master stands for them."""
 
 
 def held_tensors(buckets: Sequence[FlatBucket], optimizer: Optimizer, *, with_optim: bool) -> list[Held]:
@@ -42,10 +45,12 @@ def held_tensors(buckets: Sequence[FlatBucket], optimizer: Optimizer, *, with_op
     stretch of its elements and is then several rectangles, hence entries, of one name.
     """
     found: list[Held] = []
+    lags = with_optim and isinstance(optimizer, DelayedAdamW)
     for bucket, state in zip(buckets, optimizer.states, strict=True):
         assert state.bucket is bucket, "the optimizer has other buckets, or the same in another order"
         for spec, local in bucket.views(bucket.weights):
-            found += held_parts("model", spec, 0, local.reshape(-1), replicated=True)
+            parts = held_parts("model", spec, 0, local.reshape(-1), replicated=True)
+            found += (replace(part, lags=lags) for part in parts)
         if not with_optim:
             continue
         sections = {"adam_m": state.moments.m, "adam_v": state.moments.v}

@@ -65,7 +65,7 @@ def require_fit(manifest: Manifest, weights: Shapes, *, with_optim: bool) -> Non
 
 def _fill(chosen: Chosen, held: Sequence[Held], *, with_optim: bool) -> str | None:
     """Read all of `held`; why that failed, or None. Any failure counts as damage: another checkpoint may be whole."""
-    stored = {entry.name for entry in chosen.manifest.tensors}
+    stored = {entry.name: entry.dtype for entry in chosen.manifest.tensors}
     masters = {
         (tensor.name.removeprefix(_MASTER), tensor.rectangle): tensor.values
         for tensor in held
@@ -75,12 +75,13 @@ def _fill(chosen: Chosen, held: Sequence[Held], *, with_optim: bool) -> str | No
     jobs: list[tuple[str, Held]] = []
     for tensor in held:
         master = masters.get((tensor.name.removeprefix(_MODEL), tensor.rectangle))
-        if tensor.name.startswith(_MODEL) and master is not None:
+        if tensor.name.startswith(_MODEL) and master is not None and not tensor.lags:
             followers.append((tensor.values, master))
         elif has_no_place_in(chosen.manifest, tensor):
             tensor.values.zero_()
         else:
-            jobs.append((_widest(tensor.name, stored) if with_optim else tensor.name, tensor))
+            as_saved = tensor.lags and f"torch.{stored[tensor.name]}" == str(tensor.values.dtype)
+            jobs.append((_widest(tensor.name, stored) if with_optim and not as_saved else tensor.name, tensor))
     try:
         _read(chosen, jobs)
     except (CheckpointError, OSError) as error:

@@ -23,6 +23,9 @@ class OptimConfig:
     """Where gradients accumulate with --optimizer-cpu-offload. host: those of each microbatch leave the device during
     backward, so that it keeps 2 bytes a parameter and a pool of two buckets, and are reduced over dp each time. auto:
     host without a pipeline, device with one."""
+    optimizer_delayed_update_start: int | None = None
+    """Updates after which each one is made on the host during the forward and backward of the step that follows, a step
+    late (with --optimizer-cpu-offload). Unset: never, and nothing is late."""
     optimizer_offload_directory: str | None = None
     """Put them in a file of this directory, on a fast disk, instead of memory (with --optimizer-cpu-offload)."""
     lr: float = 0.0

@@ -31,7 +31,7 @@ _RANGES: Mapping[str, str] = {
         max_position_embeddings z_loss_coeff min_lr lr_warmup_iters lr_warmup_samples lr_warmup_init weight_decay
         start_weight_decay end_weight_decay clip_grad num_workers eval_iters seed manual_gc_interval profile_step_start
         profile_ranks rampup_batch_size timing_log_level decoder_first_pipeline_num_layers
-        decoder_last_pipeline_num_layers cpu_offloading_num_layers
+        decoder_last_pipeline_num_layers optimizer_delayed_update_start cpu_offloading_num_layers
     """,
     "> 0": """
         norm_epsilon rotary_base rotary_seq_len_interpolation_factor rope_scaling_factor init_method_std

@@ -16,6 +16,7 @@ import torch
 from megatron_core.data_parallel.buckets import Bucket, Slot
 from megatron_core.data_parallel.gradient_pool import GradientPool
 from megatron_core.data_parallel.streamed_gradients import StreamedGradients
+from megatron_core.parallel.host_storage import host_like
 from megatron_core.tensor_parallel.shard_spec import ShardSpec, SpecParameter
 
 Range = tuple[int, int]
@@ -52,6 +53,7 @@ class FlatBucket:
         self.weights = torch.zeros(length, dtype=first.dtype, device=first.device)
         self.stream = None if pool is None else StreamedGradients(pool, length, self.owned)
         """Not None where gradients are streamed."""
+        self._taken: torch.Tensor | None = None
         self._grads = torch.zeros(length if pool is None else 0, dtype=grad_dtype, device=first.device)
         for slot, parameter in zip(plan.slots, self.parameters):
             view = self.weights[slot.start : slot.stop].view(parameter.shape)
@@ -96,6 +98,14 @@ class FlatBucket:
         """Views of those that this rank counts in sums over the model."""
         begin = self.owned[0]
         return [self.owned_grads[start - begin : stop - begin] for start, stop in self.counted_ranges]
+
+    def take_grads(self) -> torch.Tensor:
+        """`owned_grads` in memory of the host, which stay as they are until the next call."""
+        if self.stream is not None:
+            return self.stream.take()
+        if self._taken is None:
+            self._taken = host_like(self.owned_grads)
+        return self._taken.copy_(self.owned_grads)
 
     def views(self, flat: torch.Tensor) -> Iterator[tuple[ShardSpec, torch.Tensor]]:
         """Each parameter's part of a flat tensor that is laid out as `weights`, in the parameter's local shape."""

@@ -23,6 +23,7 @@ class StreamedGradients:
         self._pool, self._length, self._part = pool, length, slice(*owned)
         (self.owned,) = host_zeros([owned[1] - owned[0]], wide_dtype(pool.dtype))
         """What has arrived of the owned range, on the host; complete once the pool has finished."""
+        self._spare: torch.Tensor | None = None
         self._lane: Lane | None = None
         self._add = False
 
@@ -38,6 +39,13 @@ class StreamedGradients:
         """What is sent next begins a new sum."""
         assert self._lane is None, "a bucket is open that was never complete"
         self._add = False
+
+    def take(self) -> torch.Tensor:
+        """`owned`, which is the caller's until the next call: the next step's accumulates elsewhere."""
+        if self._spare is None:
+            (self._spare,) = host_zeros([len(self.owned)], self.owned.dtype)
+        self.owned, self._spare = self._spare, self.owned
+        return self._spare
 
     def send(self, reduced: Work) -> None:
         """Let what is in `memory` go, once its reduction is done."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from megatron_core.kernels.precision import wide_dtype
 from megatron_core.optim.mixed_precision import Flat
 from megatron_core.parallel.host_copies import Copies, Wait
 
@@ -30,22 +29,29 @@ class HostTransfers:
     """The way of one rank's buckets, which are of one dtype."""
 
     def __init__(
-        self, buckets: Sequence[Flat], down: Copies, up: Copies, *, pinned: bool, on_return: Callable[[int], None]
+        self,
+        buckets: Sequence[Flat],
+        down: Copies,
+        up: Copies,
+        *,
+        with_weights: bool,
+        pinned: bool,
+        on_return: Callable[[int], None],
     ) -> None:
         """`down` brings gradients to the host, `up` brings weights back; `pinned`: whether host memory must be.
 
-        on_return: told each bucket's number when the device will find its weights.
+        with_weights: whether they come down too, as the host has no masters of them. on_return: told each bucket's
+        number when the device will find its weights.
         """
+        self._with_weights = with_weights
         self._buckets, self._down, self._up, self._on_return = buckets, down, up, on_return
         self._slots = [_Slot(buckets, pinned=pinned) for _ in range(min(2, len(buckets)))]
-        first = self._slots[0].weights.dtype if buckets else torch.float32
-        self._with_weights = first == wide_dtype(first)
 
     def each(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """For each bucket, in order, its gradients and its weights on the host, both flat; what the caller makes of the
         weights before it asks for the next bucket goes back to the device.
 
-        16-bit weights do not come down, as the host has their masters: theirs is memory to be written to.
+        Weights that do not come down, as the host has their masters, are memory to be written to.
         """
         self._down.after_device()
         self._up.after_device()
@@ -59,9 +65,22 @@ class HostTransfers:
             slot.returned()
             weights = slot.weights[:length]
             yield bucket.owned_grads if bucket.grads_on_host else slot.grads[:length], weights
-            slot.returned = self._up.copy(bucket.owned_weights, weights)
-            self._up.before_device()
-            self._on_return(number)
+            self._give_back(number)
+
+    def give(self, values: Sequence[torch.Tensor]) -> None:
+        """Bring `values` [n] of the host, one a bucket, to the device's weights in their type."""
+        self._up.after_device()
+        for number, value in enumerate(values):
+            slot = self._slots[number % 2]
+            slot.returned()
+            slot.weights[: len(value)].copy_(value)
+            self._give_back(number)
+
+    def _give_back(self, number: int) -> None:
+        weights, slot = self._buckets[number].owned_weights, self._slots[number % 2]
+        slot.returned = self._up.copy(weights, slot.weights[: len(weights)])
+        self._up.before_device()
+        self._on_return(number)
 
     def _fetch(self, number: int) -> None:
         bucket, slot = self._buckets[number], self._slots[number % 2]

@@ -9,8 +9,9 @@ from megatron_core.optim.mixed_precision import BucketState
 class Optimizer(Protocol):
     """The optimizer of one rank."""
 
-    states: list[BucketState]
-    """One a bucket, in the order of the buckets: what checkpoints save and load."""
+    @property
+    def states(self) -> list[BucketState]:
+        """One a bucket, in the order of the buckets: what checkpoints save and load."""
 
     def step(self, *, applied_steps: int, lr: float, weight_decay: float, grad_factor: float) -> None:
         """Update what the rank owns. Gradients are multiplied by `grad_factor` (clipping, loss scale, token count)."""

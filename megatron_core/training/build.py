@@ -22,6 +22,7 @@ from megatron_core.model.activation_offload import ActivationOffload
 from megatron_core.model.gpt import GPTChunk, build_chunks
 from megatron_core.model.parameters import ParameterFactory
 from megatron_core.model.recompute_plan import RecomputePlan
+from megatron_core.optim.delayed_update import DelayedAdamW
 from megatron_core.optim.host_offload import HostOffloadAdamW
 from megatron_core.optim.loss_scaler import initial
 from megatron_core.optim.lr_schedule import LRSchedule, lr_schedule
@@ -144,14 +145,16 @@ def build_optimizer(
         return OneBitAdam(buckets, optim, CompressedExchange(buckets, ctx))
     if not optim.optimizer_cpu_offload:
         return MixedPrecisionAdamW(buckets, optim)
-    directory = optim.optimizer_offload_directory
-    return HostOffloadAdamW(
+    directory, start = optim.optimizer_offload_directory, optim.optimizer_delayed_update_start
+    adam = HostOffloadAdamW(
         buckets,
         optim,
         threads=torch.get_num_threads(),
         directory=None if directory is None else Path(directory),
+        with_masters=start is not None,
         on_return=on_return,
     )
+    return adam if start is None else DelayedAdamW(buckets, adam, start=start)
 
 
 def rewound(run: Run, state: RunState) -> Run:

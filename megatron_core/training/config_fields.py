@@ -35,8 +35,9 @@ SCHEDULE = _names(
 RECIPE = _names(
     """
     seq_length hidden_dropout attention_dropout embedding_gradient_shrink z_loss_coeff apply_query_key_layer_scaling
-    init_method_std optimizer clip_grad global_batch_size rampup_batch_size step_batch_size_schedule data_path
-    train_data_path valid_data_path test_data_path data_args_path per_split_data_args_path split validation_sets
+    init_method_std optimizer optimizer_delayed_update_start clip_grad global_batch_size rampup_batch_size
+    step_batch_size_schedule data_path train_data_path valid_data_path test_data_path data_args_path
+    per_split_data_args_path split validation_sets
     blend_curriculum mock_data tokenizer_type tokenizer_model vocab_file merge_file reset_position_ids
     reset_attention_mask eod_mask_loss fim_rate fim_spm_rate
     """

@@ -15,6 +15,7 @@ import torch
 
 from megatron_core.config.run import RunConfig
 from megatron_core.data_parallel.grad_reducer import counted_grads, counted_weights
+from megatron_core.optim.delayed_update import DelayedAdamW
 from megatron_core.optim.grad_clip import clip_factor, sum_of_squares
 from megatron_core.optim.loss_scaler import after_step
 from megatron_core.optim.onebit_adam import takes_local_gradients
@@ -83,15 +84,8 @@ def train_step(run: Run, state: RunState, votes: Sequence[float] = NO_VOTES) -> 
         config.training,
         fp16=config.optim.precision == "fp16",
     )
-    if verdict.action == "apply":
-        with run.timers("optimizer"):
-            run.optimizer.step(
-                applied_steps=state.applied.steps,
-                lr=lr,
-                weight_decay=run.weight_decay_schedule.at(state.applied),
-                grad_factor=per_token * clip_factor(norm, config.optim.clip_grad),
-            )
-            run.weight_gather.start()
+    with run.timers("optimizer"):
+        _update(run, state, verdict, lr, per_token * clip_factor(norm, config.optim.clip_grad))
     outcome = StepOutcome(
         loss=sums.loss / sums.tokens if sums.tokens else math.nan,
         grad_norm=norm,
@@ -104,6 +98,22 @@ def train_step(run: Run, state: RunState, votes: Sequence[float] = NO_VOTES) -> 
         stop=sums.stop,
     )
     return _state_after(state, outcome, config), outcome
+
+
+def _update(run: Run, state: RunState, verdict: Verdict, lr: float, grad_factor: float) -> None:
+    """Bring the weights to where the next step finds them."""
+    if verdict.action == "apply":
+        run.optimizer.step(
+            applied_steps=state.applied.steps,
+            lr=lr,
+            weight_decay=run.weight_decay_schedule.at(state.applied),
+            grad_factor=grad_factor,
+        )
+    elif verdict.action in ("skip", "overflow") and isinstance(run.optimizer, DelayedAdamW):
+        run.optimizer.pass_over()  # the update of the step before is still to come
+    else:
+        return
+    run.weight_gather.start()
 
 
 def pass_over(run: Run, state: RunState) -> RunState:

@@ -42,6 +42,16 @@ def test_a_master_is_held_only_where_it_is_not_the_weight(flags: str, with_optim
     assert all(tensor.values.dtype == wide for tensor in held if not tensor.name.startswith("model/"))
 
 
+@pytest.mark.parametrize("precision", ["", "--bf16"])
+def test_weights_lag_behind_their_masters_where_updates_are_late(precision: str) -> None:
+    flags = f"{FAMILIES['gpt2']} {precision} --optimizer-cpu-offload"
+    held = held_of(f"{flags} --optimizer-delayed-update-start 2")
+    assert {tensor.name.partition("/")[0] for tensor in held} == {"model", "adam_m", "adam_v", "master"}
+    assert all(tensor.lags == tensor.name.startswith("model/") for tensor in held)
+    assert not any(tensor.lags for tensor in held_of(flags))
+    assert not any(tensor.lags for tensor in held_of(f"{flags} --optimizer-delayed-update-start 2", with_optim=False))
+
+
 def test_values_are_the_storage_itself() -> None:
     run, _ = start_rank(0, 1, f"{FAMILIES['gpt2']} --bf16")
     for tensor in held_tensors(run.reducer.buckets, run.optimizer, with_optim=True):

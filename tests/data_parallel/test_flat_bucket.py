@@ -8,6 +8,9 @@ import torch
 
 from megatron_core.data_parallel.buckets import plan_buckets
 from megatron_core.data_parallel.flat_bucket import FlatBucket
+from megatron_core.data_parallel.gradient_pool import GradientPool
+from megatron_core.parallel.collectives import DONE
+from megatron_core.parallel.host_storage import on_host
 from megatron_core.tensor_parallel.shard_spec import ShardSpec, SpecParameter, make_parameter
 from tests.small_model import randn
 
@@ -102,3 +105,19 @@ def test_a_bucket_of_one_owner_is_whole() -> None:
     bucket = _bucket(_parameters([True] * 3))
     assert not bucket.sharded and bucket.owned == (0, 22)
     assert bucket.owned_weights.data_ptr() == bucket.weights.data_ptr()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_gradients_taken_from_a_bucket_are_the_host_s(streamed: bool) -> None:
+    parameters = _parameters([True] * 3)
+    (plan,) = plan_buckets([p.spec for p in parameters], [p.numel() for p in parameters], 1000)
+    pool = GradientPool(22, 11, torch.float32, torch.device("cpu")) if streamed else None
+    bucket = FlatBucket(plan, parameters, torch.float32, (1, 2), pool)
+    bucket.grads.copy_(torch.arange(22.0))
+    if bucket.stream is not None and pool is not None:
+        bucket.stream.send(DONE)
+        pool.finish()
+    taken = bucket.take_grads()
+    assert bucket.grads_on_host == streamed and on_host(taken.untyped_storage())
+    bucket.grads.zero_()
+    assert taken.tolist() == list(range(11, 22))

@@ -42,3 +42,23 @@ def test_a_step_does_not_begin_within_a_microbatch() -> None:
     assert not gradients.memory.any()
     with pytest.raises(AssertionError, match="never complete"):
         gradients.begin_step()
+
+
+def test_what_was_taken_stays_while_the_next_step_accumulates() -> None:
+    pool = GradientPool(2, 2, torch.float32, CPU)
+    gradients = StreamedGradients(pool, 2, (0, 2))
+
+    def step(value: float) -> None:
+        gradients.begin_step()
+        gradients.memory.add_(value)
+        gradients.send(DONE)
+        pool.finish()
+
+    step(1.0)
+    first = gradients.take()
+    step(2.0)
+    assert (first.tolist(), gradients.owned.tolist()) == ([1.0] * 2, [2.0] * 2)
+    second = gradients.take()
+    step(3.0)
+    assert (second.tolist(), gradients.owned.tolist()) == ([2.0] * 2, [3.0] * 2)
+    assert gradients.take().data_ptr() != second.data_ptr() == gradients.owned.data_ptr(), "two sets are all"

@@ -75,12 +75,47 @@ def test_equals_it_with_states_on_a_disk(dtype: torch.dtype, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_equals_it_when_buckets_travel(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    _let_travel(monkeypatch)
+    _compare(dtype)
+
+
+def _let_travel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         host_offload,
         "_transfers",
-        lambda buckets, on_return: HostTransfers(buckets, Late(), Late(), pinned=False, on_return=on_return),
+        lambda states, on_return: HostTransfers(
+            [state.bucket for state in states],
+            Late(),
+            Late(),
+            with_weights=not states[0].has_master,
+            pinned=False,
+            on_return=on_return,
+        ),
     )
-    _compare(dtype)
+
+
+@pytest.mark.parametrize("travels", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_masters_may_be_ahead_of_any_weights(
+    dtype: torch.dtype, travels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step at once, and one whose weights come back later: both end where two steps of the device do."""
+    if travels:
+        _let_travel(monkeypatch)
+    ours, theirs = _buckets(dtype), _buckets(dtype)
+    offloaded = HostOffloadAdamW(ours, CONFIG, threads=2, with_masters=True)
+    device = MixedPrecisionAdamW(theirs, CONFIG)
+    _run(offloaded, ours, 1)
+    before = [bucket.owned_weights.clone() for bucket in ours]
+    grads = [randn(len(bucket.owned_weights), seed=1).to(bucket.owned_grads.dtype) for bucket in ours]
+    offloaded.update_masters(grads, applied_steps=1, lr=0.01, weight_decay=0.1, grad_factor=0.3)
+    assert all(torch.equal(bucket.owned_weights, old) for bucket, old in zip(ours, before))
+    offloaded.return_weights()
+    offloaded.close()
+    _run(device, theirs, 2)
+    for one, other in zip(offloaded.states, device.states, strict=True):
+        assert one.has_master
+        assert all(torch.equal(a, b) for a, b in zip(_tensors(one), _tensors(other)))
 
 
 def test_only_16bit_weights_have_masters_on_the_host() -> None:

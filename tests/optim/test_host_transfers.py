@@ -34,7 +34,9 @@ def _check(buckets: list[_Bucket], down: Copies, up: Copies) -> None:
     wide = not buckets or buckets[0].owned_weights.dtype == torch.float32
     expected = [bucket.owned_grads * 2 + (bucket.owned_weights if wide else 0) for bucket in buckets]
     returned: list[int] = []
-    for grad, weights in HostTransfers(buckets, down, up, pinned=False, on_return=returned.append).each():
+    for grad, weights in HostTransfers(
+        buckets, down, up, with_weights=wide, pinned=False, on_return=returned.append
+    ).each():
         weights.copy_(grad * 2 + (weights if wide else 0))
     assert returned == list(range(len(buckets)))
     for bucket, values in zip(buckets, expected, strict=True):
@@ -50,12 +52,25 @@ def test_every_bucket_goes_down_and_back(sizes: list[int], dtype: torch.dtype) -
     _check(_buckets(sizes, dtype), Early("down", []), Late())
 
 
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("up", [Late(), Early("up", [])])
+def test_masters_are_given_to_the_weights(sizes: list[int], up: Copies) -> None:
+    buckets, returned = _buckets(sizes, torch.bfloat16), []
+    transfers = HostTransfers(buckets, Late(), up, with_weights=False, pinned=False, on_return=returned.append)
+    for step in range(2):
+        masters = [torch.randn(n, generator=torch.Generator().manual_seed(step)) for n in sizes]
+        transfers.give(masters)
+        assert all(torch.equal(bucket.owned_weights, m.bfloat16()) for bucket, m in zip(buckets, masters, strict=True))
+    assert returned == 2 * list(range(len(sizes)))
+
+
 def test_the_next_bucket_comes_and_the_last_returns_meanwhile() -> None:
     log: list[str] = []
     transfers = HostTransfers(
         _buckets([4] * 3, torch.bfloat16),
         Early("down", log),
         Early("up", log),
+        with_weights=False,
         pinned=False,
         on_return=lambda number: log.append(f"returned {number}"),
     )
@@ -93,7 +108,14 @@ def test_gradients_that_are_there_do_not_travel(sizes: list[int], dtype: torch.d
     _check(_buckets(sizes, dtype, on_host), Late(), Late())
     log: list[str] = []
     buckets = _buckets(sizes, dtype, on_host)
-    transfers = HostTransfers(buckets, Early("down", log), Early("up", log), pinned=False, on_return=lambda _: None)
+    transfers = HostTransfers(
+        buckets,
+        Early("down", log),
+        Early("up", log),
+        with_weights=dtype == torch.float32,
+        pinned=False,
+        on_return=lambda _: None,
+    )
     for bucket, (grads, _) in zip(buckets, transfers.each()):
         assert (grads is bucket.owned_grads) == bucket.grads_on_host
     expected = sum(not bucket.grads_on_host for bucket in buckets) + (len(sizes) if dtype == torch.float32 else 0)
@@ -102,7 +124,7 @@ def test_gradients_that_are_there_do_not_travel(sizes: list[int], dtype: torch.d
 
 def test_the_pool_is_of_two_buckets() -> None:
     buckets = _buckets([4, 9, 2], torch.bfloat16)
-    transfers = HostTransfers(buckets, Late(), Late(), pinned=False, on_return=lambda _: None)
+    transfers = HostTransfers(buckets, Late(), Late(), with_weights=False, pinned=False, on_return=lambda _: None)
     grads = [grad.untyped_storage() for grad, _ in transfers.each()]
     assert len({storage.data_ptr() for storage in grads}) == 2
     assert {storage.nbytes() for storage in grads} == {9 * 4}
@@ -120,7 +142,9 @@ def test_on_a_gpu() -> None:
             bucket.owned_grads * 2 + (bucket.owned_weights if dtype == torch.float32 else 0) for bucket in buckets
         ]
         down, up = CudaCopies(device), CudaCopies(device)
-        for grad, weights in HostTransfers(buckets, down, up, pinned=True, on_return=lambda _: None).each():
+        for grad, weights in HostTransfers(
+            buckets, down, up, with_weights=dtype == torch.float32, pinned=True, on_return=lambda _: None
+        ).each():
             weights.copy_(grad * 2 + (weights if dtype == torch.float32 else 0))
         for bucket, values in zip(buckets, expected):
             assert torch.equal(bucket.owned_weights, values.to(dtype))

@@ -81,6 +81,14 @@ def _offload(config: RunConfig, world: int) -> Iterator[str]:
         yield f"--optimizer-offload-directory {optim.optimizer_offload_directory} needs --optimizer-cpu-offload"
     if optim.offload_gradients != "auto" and not optim.optimizer_cpu_offload:
         yield f"--offload-gradients {optim.offload_gradients} needs --optimizer-cpu-offload"
+    start, length = optim.optimizer_delayed_update_start, config.training.train_iters
+    if start is not None and not optim.optimizer_cpu_offload:
+        yield f"--optimizer-delayed-update-start {start} needs --optimizer-cpu-offload: it is the host that is late"
+    if start is not None and length is not None and start >= length:
+        yield (
+            f"--optimizer-delayed-update-start {start} is not before the end of the run, so that no update would be "
+            f"late: set less than --train-iters {length}, or leave it out"
+        )
     if optim.optimizer_cpu_offload and optim.optimizer == "onebit-adam":
         yield "--optimizer onebit-adam exchanges its momentum on the device: drop --optimizer-cpu-offload"
 
@@ -113,6 +121,6 @@ RULES = (
     Rule(_rates, "lr min_lr lr_warmup_init"),
     Rule(_weight_decay, "weight_decay start_weight_decay end_weight_decay"),
     Rule(_precision, "loss_scale min_loss_scale initial_loss_scale"),
-    Rule(_offload),
+    Rule(_offload, "train_iters optimizer_delayed_update_start"),
     Rule(_onebit, "train_iters onebit_freeze_step"),
 )

@@ -23,6 +23,11 @@ ONEBIT = {"optimizer": "onebit-adam", "onebit_freeze_step": 20}
         ({"bf16": True, "fp64": True}, "--bf16 and --fp64 exclude each other: choose one precision"),
         ({"optimizer_offload_directory": "/nvme"}, "--optimizer-offload-directory /nvme needs --optimizer-cpu-offload"),
         ({"offload_gradients": "host"}, "--offload-gradients host needs --optimizer-cpu-offload"),
+        ({"optimizer_delayed_update_start": 5}, "--optimizer-delayed-update-start 5 needs --optimizer-cpu-offload"),
+        (
+            {"optimizer_cpu_offload": True, "optimizer_delayed_update_start": 100},
+            "--optimizer-delayed-update-start 100 is not before the end of the run",
+        ),
         ({**ONEBIT, "optimizer_cpu_offload": True}, "exchanges its momentum on the device: drop --optimizer-cpu-off"),
         ({"optimizer": "onebit-adam"}, "needs --onebit-freeze-step: 15 to 25 % of the run's updates (20 of"),
         ({**ONEBIT, "onebit_freeze_step": 100}, "--onebit-freeze-step 100 is not before the end of the run"),
