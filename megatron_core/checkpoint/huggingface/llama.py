@@ -52,19 +52,23 @@ def _read_llama(settings: Settings) -> ModelConfig:
     biased = settings.boolean("attention_bias", False)
     settings.require("mlp_bias", biased, "attention has biases in all its linears, and ours are in all or in none",
                      default=False)  # fmt: skip
-    settings.refuse_rest(("pretraining_tp",))
+    settings.require("rope_interleaved", False, "its weights are those of rotated halves")
+    settings.refuse_rest(("pretraining_tp", "is_llama_config"))
     return ModelConfig(**(fields | {"add_bias_linear": biased}))
 
 
 def _read_mistral(settings: Settings) -> ModelConfig:
     fields = _common(settings, groups=8)
     fields = _within(fields, settings.optional("sliding_window", 4096))
+    for key in ("attention_bias", "mlp_bias"):
+        settings.require(key, False, "Mistral has no biases")
     settings.refuse_rest()
     return ModelConfig(**fields)
 
 
 def _read_qwen2(settings: Settings) -> ModelConfig:
     fields = _windowed(settings, _common(settings, groups=32))
+    settings.require("use_mrope", False, "positions are one number a token here")
     settings.refuse_rest()
     return ModelConfig(**(fields | {"add_qkv_bias": True}))
 
