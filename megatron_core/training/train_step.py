@@ -109,16 +109,22 @@ def _update(run: Run, state: RunState, verdict: Verdict, lr: float, grad_factor:
             weight_decay=run.weight_decay_schedule.at(state.applied),
             grad_factor=grad_factor,
         )
-    elif verdict.action in ("skip", "overflow") and isinstance(run.optimizer, DelayedAdamW):
-        run.optimizer.pass_over()  # the update of the step before is still to come
-    else:
-        return
-    run.weight_gather.start()
+        run.weight_gather.start()
+    elif verdict.action in ("skip", "overflow"):
+        _catch_up(run)
+
+
+def _catch_up(run: Run) -> None:
+    """A step is taken and has no update, but where they are late that of the step before is still to come."""
+    if isinstance(run.optimizer, DelayedAdamW):
+        run.optimizer.pass_over()
+        run.weight_gather.start()
 
 
 def pass_over(run: Run, state: RunState) -> RunState:
-    """Take step number `state.step + 1` without computing it: its samples count as read, no weight changes."""
+    """Take step number `state.step + 1` without computing it: its samples count as read, no gradient is taken."""
     run.source.skip()
+    _catch_up(run)
     batch_size = run.batch_schedule.size_at(state.consumed_samples)
     # Counted anew at each replay: one fault after the other, each with a roll-back of its own, must come to an end.
     rolled_back = state.step + 1 in state.skipped_steps

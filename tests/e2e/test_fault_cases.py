@@ -96,6 +96,15 @@ def test_a_gradient_that_is_no_number(tmp_path: Path, spoil_gradient: Spoil, cap
     assert steps_trained(tmp_path / "stop") == [1, 2, 3, 4]
 
 
+def test_a_gradient_that_is_no_number_where_updates_are_late(tmp_path: Path, spoil_gradient: Spoil) -> None:
+    """One update is on its way when the fault is found, and when the run goes back."""
+    late = "--optimizer-cpu-offload --offload-gradients device --optimizer-delayed-update-start 2"
+    expected = trained(tmp_path / "skipped", f"--iterations-to-skip 5 {late}")
+    spoil_gradient({5})
+    for policy in ("skip", "rollback"):
+        assert trained(tmp_path / policy, f"--nan-policy {policy} {late}") == expected
+
+
 def test_a_loss_far_above_the_usual(tmp_path: Path, spoil_loss: Spoil) -> None:
     expected = trained(tmp_path / "skipped", "--iterations-to-skip 12")
     spoil_loss({3, 12})  # two losses say too little for the third to be a spike
