@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from megatron_core.pipeline.action import Action, Kind, Product, Schedule, makes, needs, virtual_stage
+from megatron_core.pipeline.action import Action, Kind, Schedule
 from megatron_core.pipeline.excerpt import excerpt
 
 
@@ -37,32 +37,57 @@ class Timeline:
         return (self.makespan - busy) / busy
 
 
-def play(schedule: Schedule, v: int, duration: Callable[[int, Action], float]) -> Timeline:
-    """Starts each action as soon as its stage is free and what it needs is made; transfers take no time.
+def play(schedule: Schedule, v: int, duration: Callable[[int, Action], float], *, transfer: float = 0.0) -> Timeline:
+    """Starts each action as soon as its stage is free and what it needs is there.
 
-    `duration(stage, action)` is the time of one action. A schedule that deadlocks fails an assertion that shows where.
+    `duration(stage, action)` is the time of one action; what another stage made comes `transfer` after that has ended.
+    A schedule that deadlocks fails an assertion that shows where.
     """
     p = len(schedule)
-    made: dict[Product, float] = {}  # -> when
+    last = p * v - 1
+    made: dict[tuple[str, int, int], float] = {}  # product as (kind, microbatch, virtual stage) -> when
     stages: list[list[Span]] = [[] for _ in schedule]
+    clocks = [0.0] * p
     progress = True
     while progress:
         progress = False
         for stage, steps in enumerate(schedule):
-            spans = stages[stage]
+            spans, clock = stages[stage], clocks[stage]
             while len(spans) < len(steps):
                 action = steps[len(spans)]
-                k = virtual_stage(stage, action.chunk, p)
-                wanted = needs(action, k, last=p * v - 1)
-                if any(product not in made for product in wanted):
+                start = _start(action, stage + action.chunk * p, last, made, transfer if p > 1 else 0.0)
+                if start is None:
                     break
-                start = max([spans[-1].end if spans else 0.0, *(made[product] for product in wanted)])
-                spans.append(Span(action, start, start + duration(stage, action)))
-                made[makes(action, k)] = spans[-1].end
+                start = max(start, clock)
+                clock = start + duration(stage, action)
+                spans.append(Span(action, start, clock))
+                kind = "I" if action.kind is Kind.B else action.kind.value
+                made[kind, action.microbatch, stage + action.chunk * p] = clock
                 progress = True
+            clocks[stage] = clock
     stuck = {stage: len(spans) for stage, spans in enumerate(stages) if len(spans) < len(schedule[stage])}
     assert not stuck, f"the schedule deadlocks; each arrow waits:\n{excerpt(schedule, stuck)}"
     return Timeline(tuple(map(tuple, stages)))
+
+
+def _start(action: Action, k: int, last: int, made: dict[tuple[str, int, int], float], transfer: float) -> float | None:
+    """When all that an action at virtual stage k needs (`action.needs`) is there; None while something is not made.
+
+    Written out with plain tuples, since a planner plays millions of actions.
+    """
+    i = action.microbatch
+    if action.kind is Kind.F:
+        if k == 0:
+            return 0.0
+        before = made.get(("F", i, k - 1))
+        return None if before is None else before + transfer
+    if action.kind is Kind.W:
+        return made.get(("I", i, k))
+    own = made.get(("F", i, k))
+    if own is None or k == last:
+        return own
+    after = made.get(("I", i, k + 1))
+    return None if after is None else max(own, after + transfer)
 
 
 def simulate_unit(

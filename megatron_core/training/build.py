@@ -33,12 +33,13 @@ from megatron_core.optim.weight_decay_schedule import WeightDecaySchedule, weigh
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.pipeline.programs import Programs
 from megatron_core.pipeline.runtime import PipelineRuntime
+from megatron_core.planner.stage_layers import stage_layers
 from megatron_core.tensor_parallel.shard_spec import SpecParameter, spec_parameters
 from megatron_core.tensor_parallel.weight_gradient import WeightGradientQueue
 from megatron_core.training.batch_schedule import BatchSchedule, RunLength, batch_schedule, run_length
 from megatron_core.training.microbatches import MicrobatchSource
 from megatron_core.training.run_data import RunData, training_source
-from megatron_core.training.stages import chunk_plans, stage_layers
+from megatron_core.training.stages import chunk_plans
 from megatron_core.training.state import RunState
 from megatron_core.training.timers import Timers
 

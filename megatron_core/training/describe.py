@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import torch
 
 from megatron_core.parallel.collectives import all_reduce
+from megatron_core.planner.stage_layers import stage_layers
 from megatron_core.training.build import Run
 from megatron_core.training.console import LOGGER_NAME
-from megatron_core.training.stages import describe_stages, stage_layers
+from megatron_core.training.stages import describe_stages
 
 LOGGER = logging.getLogger(LOGGER_NAME)
 

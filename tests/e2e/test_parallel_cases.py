@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from megatron_core.pipeline.runtime import PipelineResult
+from megatron_core.planner.stage_layers import stage_layers
 from megatron_core.tensor_parallel.shard_spec import SpecParameter
 from megatron_core.training.build import Run
-from megatron_core.training.stages import stage_layers
 from megatron_core.training.stop import NO_VOTES
 from megatron_core.training.train_step import _global_sums, train_step
 from tests.e2e.proof import (

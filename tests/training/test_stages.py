@@ -5,7 +5,8 @@ from megatron_core.config.model import ModelConfig
 from megatron_core.config.parallel import ParallelConfig
 from megatron_core.errors import ConfigError
 from megatron_core.model.gpt import ChunkPlan
-from megatron_core.training.stages import chunk_plans, describe_stages, stage_layers
+from megatron_core.planner.stage_layers import stage_layers
+from megatron_core.training.stages import chunk_plans, describe_stages
 
 MODEL = ModelConfig(
     num_layers=8, hidden_size=64, num_attention_heads=4, seq_length=32, max_position_embeddings=32, vocab_size=50000
