@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public cases of the optimizer with ZeRO-1, with gradients that stay on the device and such that leave it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from megatron_core.tensor_parallel.shard_spec import ShardSpec, make_parameter
 from megatron_core.training.build import rewound
 from megatron_core.training.train_step import train_step
 from tests.e2e.proof import FAMILIES, start_rank, train_rank
+from tests.e2e.test_resume import DROPOUT, straight_and_resumed
 from tests.rank_pool import ranks, run_ranks
 
 ZERO = "--use-distributed-optimizer"
@@ -78,3 +81,9 @@ def test_each_step_s_gradient_is_its_own(more: str) -> None:
     first, second, third = run_ranks(norms_of_a_repeated_batch, 2, f"{flags} --bf16 {more}")[0]
     assert first == second == third
     assert first == pytest.approx(norms_of_a_repeated_batch(0, 1, flags)[0], rel=0.02)
+
+
+@pytest.mark.parametrize("layout", ["alone", "dp2-zero"])
+def test_an_interruption_changes_nothing(layout: str, tmp_path: Path) -> None:
+    """To the bit, with several microbatches in a rank's sums."""
+    straight_and_resumed(tmp_path, layout, f"{DROPOUT} --global-batch-size 8 --bf16 {HOST}", at=5, steps=10)
