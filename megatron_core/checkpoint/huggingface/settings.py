@@ -20,12 +20,12 @@ def _names(text: str) -> frozenset[str]:
 HARMLESS = _names(
     """
     architectures model_type transformers_version dtype torch_dtype use_cache bos_token_id eos_token_id pad_token_id
-    initializer_range _name_or_path name_or_path _commit_hash _attn_implementation _attn_implementation_autoset
-    _attn_implementation_internal task_specific_params problem_type id2label label2id num_labels prefix sep_token_id
-    cls_token_id decoder_start_token_id tokenizer_class finetuning_task output_attentions output_hidden_states
-    output_scores return_dict return_dict_in_generate torchscript use_bfloat16 gradient_checkpointing
-    chunk_size_feed_forward is_encoder_decoder max_length min_length do_sample early_stopping num_beams
-    num_beam_groups diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty
+    initializer_range unk_token_id _model_name_or_path _name_or_path name_or_path _commit_hash _attn_implementation
+    _attn_implementation_autoset _attn_implementation_internal task_specific_params problem_type id2label label2id
+    num_labels prefix sep_token_id cls_token_id decoder_start_token_id tokenizer_class finetuning_task
+    output_attentions output_hidden_states output_scores return_dict return_dict_in_generate torchscript use_bfloat16
+    gradient_checkpointing chunk_size_feed_forward is_encoder_decoder max_length min_length do_sample early_stopping
+    num_beams num_beam_groups diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty
     no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences forced_bos_token_id
     forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
     pruned_heads tf_legacy_loss unsloth_version unsloth_fixed transformers.js_config
