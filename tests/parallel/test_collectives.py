@@ -100,3 +100,17 @@ def test_no_deprecation_warnings(ctx: ParallelContext) -> None:
         c.reduce_scatter(torch.ones(2), ctx.world)
         c.all_to_all_async(torch.ones(2), ctx.world)[1].wait()
         c.barrier(ctx.world)
+
+
+@ranks(2, 3)
+def test_in_place_each_member_has_a_part(ctx: ParallelContext) -> None:
+    n, me = ctx.world.size, ctx.world.coordinate
+    flat = _rows(ctx, n).flatten()
+    expected = torch.cat([(torch.arange(2.0 * n) + 100 * r)[2 * r : 2 * r + 2] for r in ctx.world.ranks])
+    work = c.all_gather_in_place(flat, ctx.world)
+    work.wait()
+    assert torch.equal(flat, expected) and work.is_completed()
+    flat = _rows(ctx, n).flatten()
+    c.reduce_scatter_in_place(flat, ctx.world).wait()
+    total = n * torch.arange(2.0 * n) + 100 * sum(range(n))
+    assert torch.equal(flat.view(n, 2)[me], total.view(n, 2)[me])
