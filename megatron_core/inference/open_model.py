@@ -70,9 +70,17 @@ def open_model(
 
 
 def open_chosen(
-    chosen: Chosen, ctx: ParallelContext, *, dtype: torch.dtype | None = None, tokenizer_model: str | None = None
+    chosen: Chosen,
+    ctx: ParallelContext,
+    *,
+    dtype: torch.dtype | None = None,
+    rounded_to: torch.dtype | None = None,
+    tokenizer_model: str | None = None,
 ) -> OpenModel:
-    """As `open_model`, of a checkpoint that may not be published yet: its manifest need not be on the disk."""
+    """As `open_model`, of a checkpoint that may not be published yet: its manifest need not be on the disk.
+
+    rounded_to: round weights to this dtype first, as a copy of them was that they are compared with.
+    """
     saved = config_from_json(chosen.manifest.config)
     data = saved.data if tokenizer_model is None else _moved(saved.data, tokenizer_model)
     config = _checked_model(chosen.manifest, saved.model, ctx)
@@ -81,7 +89,11 @@ def open_chosen(
     require_fit(chosen.manifest, union_of_shapes({part.name: part.shape for part in planned}, ctx), with_optim=False)
     chunk = _build(config, ctx, dtype)
     loaded = load_tensors(chosen, _held(chunk), ctx, with_optim=False)
-    return OpenModel(model=InferenceModel(config, ctx, [chunk], dtype), manifest=loaded.manifest, data=data)
+    if rounded_to is not None:
+        round_weights(chunk, rounded_to)
+    model = InferenceModel(config, ctx, [chunk], dtype)
+    model.pack_weights()
+    return OpenModel(model=model, manifest=loaded.manifest, data=data)
 
 
 def _moved(data: DataConfig, tokenizer_model: str) -> DataConfig:
@@ -92,6 +104,13 @@ def _moved(data: DataConfig, tokenizer_model: str) -> DataConfig:
     return replace(
         data, tokenizer_type=data.tokenizer, tokenizer_model=tokenizer_model, vocab_file=None, merge_file=None
     )
+
+
+def round_weights(module: nn.Module, dtype: torch.dtype) -> None:
+    """Give every weight the value that it would have in a narrower dtype."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(parameter.to(dtype))
 
 
 def tokenizer_of(data: DataConfig, config: ModelConfig) -> Tokenizer:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from megatron_core.kernels.matmul import input_gradient, linear
+from megatron_core.kernels.packed_weight import PackedWeight, pack
 from megatron_core.parallel.collectives import (
     DONE,
     Work,
@@ -32,6 +33,8 @@ from megatron_core.tensor_parallel.kept import Kept
 from megatron_core.tensor_parallel.shard_spec import SpecParameter
 from megatron_core.tensor_parallel.weight_gradient import WeightGradientQueue, accumulate
 
+Weight = SpecParameter | PackedWeight
+
 
 def _matrix(weight: torch.Tensor, features_in: int) -> torch.Tensor:
     return weight.reshape(-1, features_in)
@@ -41,28 +44,29 @@ def _flat_sum(grad: torch.Tensor) -> torch.Tensor:
     return grad.reshape(-1, grad.shape[-1]).sum(0)
 
 
+def _product(x: torch.Tensor, weight: Weight, bias: SpecParameter | None) -> torch.Tensor:
+    own_bias = None if bias is None else bias.view(-1)
+    if isinstance(weight, PackedWeight):
+        return weight.linear(x, own_bias)
+    return linear(x, _matrix(weight, x.shape[-1]), own_bias)
+
+
 def _column(
     x: torch.Tensor,
     group: Group,
     sequence_parallel: bool,
-    weights: Sequence[SpecParameter | None],
+    weights: Sequence[Weight],
     biases: Sequence[SpecParameter | None],
 ) -> tuple[torch.Tensor, ...]:
     gathered = all_gather(x, group) if sequence_parallel else x
-    k = x.shape[-1]
-    return tuple(
-        linear(gathered, _matrix(weight, k), None if bias is None else bias.view(-1))
-        for weight, bias in zip(weights, biases)
-        if weight is not None
-    )
+    return tuple(_product(gathered, weight, bias) for weight, bias in zip(weights, biases))
 
 
 def _row(
-    x: torch.Tensor, weight: SpecParameter, bias: SpecParameter | None, group: Group, sequence_parallel: bool
+    x: torch.Tensor, weight: Weight, bias: SpecParameter | None, group: Group, sequence_parallel: bool
 ) -> torch.Tensor:
     # The bias rides in the first member's GEMM, so that the sum over tp holds it once.
-    own_bias = bias if group.coordinate == 0 else None
-    partial = linear(x, _matrix(weight, x.shape[-1]), own_bias)
+    partial = _product(x, weight, bias if group.coordinate == 0 else None)
     return reduce_scatter(partial, group) if sequence_parallel else all_reduce(partial, group)
 
 
@@ -81,7 +85,7 @@ class _Column(torch.autograd.Function):
         *parameters: SpecParameter | None,
     ) -> tuple[torch.Tensor, ...]:
         ctx.group, ctx.sequence_parallel, ctx.queue = group, sequence_parallel, queue
-        weights, ctx.biases = parameters[:count], parameters[count:]
+        weights, ctx.biases = [weight for weight in parameters[:count] if weight is not None], parameters[count:]
         # The parameters themselves are kept, not saved tensors: their gradients go to `main_grad`, and the optimizer
         # may only change them after the last backward.
         ctx.weights, ctx.kept = weights, kept
@@ -171,24 +175,38 @@ class ColumnParallelLinear(nn.Module):
         assert len(weights) == len(biases), f"{len(weights)} weights and {len(biases)} biases"
         self.weights = nn.ParameterList(weights)
         self.biases = nn.ParameterList([bias for bias in biases if bias is not None])
-        self._weight_list, self._bias_of = list(weights), list(biases)
+        self._bias_of = list(biases)
+        self._operands: list[Weight] = list(weights)
         self._group, self._sequence_parallel, self._queue = group, sequence_parallel, queue
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """x [s, b, k] (or [s/tp, b, k]) to one y [s, b, m_i / tp] a weight."""
         if not torch.is_grad_enabled():  # a node costs more than the product of a few tokens
-            return _column(x, self._group, self._sequence_parallel, self._weight_list, self._bias_of)
+            return _column(x, self._group, self._sequence_parallel, self._operands, self._bias_of)
         outputs: tuple[torch.Tensor, ...] = _Column.apply(
             x,
             Kept(x),
             self._group,
             self._sequence_parallel,
             self._queue,
-            len(self._weight_list),
-            *self._weight_list,
+            len(self._operands),
+            *self._operands,
             *self._bias_of,
         )
         return outputs
+
+    def of_whole(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Without gradients: the same for an x [..., k] that is whole on every rank, sequence parallelism or not."""
+        return _column(x, self._group, False, self._operands, self._bias_of)
+
+    def pack(self) -> list[SpecParameter]:
+        """Turn to weights as a CPU multiplies few rows by them fastest, for good and without gradients.
+
+        Returns the parameters that it needs no more.
+        """
+        packed = [pack(_matrix(weight, weight.shape[-1])) for weight in self.weights]
+        self._operands = [blocks or weight for blocks, weight in zip(packed, self.weights)]
+        return [weight for blocks, weight in zip(packed, self.weights) if blocks is not None]
 
 
 class RowParallelLinear(nn.Module):
@@ -205,14 +223,21 @@ class RowParallelLinear(nn.Module):
         super().__init__()
         self.weight = weight
         self.bias = bias
+        self._operands: list[Weight] = [weight]  # a list: whatever a module holds itself must stay a parameter
         self._features_in = math.prod(weight.shape[1:])
         self._group, self._sequence_parallel, self._queue = group, sequence_parallel, queue
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [s, b, k/tp] to y [s, b, h] (or [s/tp, b, h])."""
         if not torch.is_grad_enabled():
-            return _row(x, self.weight, self.bias, self._group, self._sequence_parallel)
+            return _row(x, self._operands[0], self.bias, self._group, self._sequence_parallel)
         y: torch.Tensor = _Row.apply(
             x, Kept(x), self.weight, self.bias, self._group, self._sequence_parallel, self._queue
         )
         return y
+
+    def pack(self) -> list[SpecParameter]:
+        """As `ColumnParallelLinear.pack`."""
+        packed = pack(_matrix(self.weight, self._features_in))
+        self._operands = [packed or self.weight]
+        return [] if packed is None else [self.weight]

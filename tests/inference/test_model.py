@@ -30,3 +30,17 @@ def test_chunks_of_a_run_with_sequence_parallelism(ctx: ParallelContext) -> None
 def test_what_stands_right_of_a_token_changes_nothing() -> None:
     model = in_place(MODELS["llama"])
     torch.testing.assert_close(logits(model, TOKENS)[:, :4], logits(model, TOKENS[:, :4]), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@ranks({}, {"tp": 2}, {"pp": 2})
+def test_packed_weights_take_the_place_of_the_others(ctx: ParallelContext, name: str) -> None:
+    expected = logits(in_place(MODELS[name], dtype=torch.float32), TOKENS)
+    model = in_place(MODELS[name], ctx, dtype=torch.float32)
+    before = sum(p.numel() for chunk in model.chunks for p in chunk.parameters())
+    model.pack_weights()
+    assert sum(p.numel() for chunk in model.chunks for p in chunk.parameters()) < before / 2
+    torch.testing.assert_close(logits(model, TOKENS), expected, rtol=1e-4, atol=1e-4)
+    double = in_place(MODELS[name], ctx)
+    double.pack_weights()  # for which there are no such products
+    torch.testing.assert_close(logits(double, TOKENS), logits(in_place(MODELS[name]), TOKENS), rtol=1e-10, atol=1e-12)
