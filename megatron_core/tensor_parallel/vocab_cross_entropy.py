@@ -20,12 +20,23 @@ _CPU_BLOCK_BYTES = 1 << 20  # a block of rows this large stays in a core's cache
 _GPU_BLOCK_BYTES = 1 << 28  # fills a GPU, and bounds what 16-bit logits cost in fp32
 
 
-def _blocks(logits: torch.Tensor) -> Iterator[slice]:
-    """Runs of rows that are worked on at once, by their size in fp32."""
+def _wide_blocks(logits: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Runs of rows that are worked on at once, and these rows in at least fp32; what is done to them stays.
+
+    Of 16-bit logits they are copies in one buffer, which are put back when the next block is asked for.
+    """
     rows, columns = logits.shape
     block_bytes = _CPU_BLOCK_BYTES if logits.device.type == "cpu" else _GPU_BLOCK_BYTES
-    step = max(1, block_bytes // max(1, columns * 4))
-    return (slice(first, min(first + step, rows)) for first in range(0, rows, step))
+    step = min(rows, max(1, block_bytes // max(1, columns * 4)))
+    wide = wide_dtype(logits.dtype)
+    buffer = None if wide == logits.dtype else logits.new_empty(step, columns, dtype=wide)
+    for first in range(0, rows, step):
+        block = slice(first, min(first + step, rows))
+        if buffer is None:
+            yield block, logits[block]
+        else:
+            yield block, (values := buffer[: block.stop - first].copy_(logits[block]))
+            logits[block] = values
 
 
 class _VocabCrossEntropy(torch.autograd.Function):
@@ -56,14 +67,12 @@ class _VocabCrossEntropy(torch.autograd.Function):
         if held:
             target_logits = at_least_fp32(real.gather(1, local.unsqueeze(1)).squeeze(1))
             sums[1] = torch.where(owned, target_logits - maxima, 0.0)
-            for block in _blocks(logits):
-                shifted = at_least_fp32(real[block]).sub_(maxima[block].unsqueeze(1))  # in place for fp32
+            for block, values in _wide_blocks(real):
+                values.sub_(maxima[block].unsqueeze(1))
                 if label_smoothing:
-                    sums[2, block] = shifted.sum(-1)
-                shifted.exp_()
-                sums[0, block] = shifted.sum(-1)
-                if wide != logits.dtype:
-                    real[block] = shifted
+                    sums[2, block] = values.sum(-1)
+                values.exp_()
+                sums[0, block] = values.sum(-1)
         logits[:, held:] = 0
         all_reduce(sums, group)
 
@@ -86,12 +95,12 @@ class _VocabCrossEntropy(torch.autograd.Function):
         if ctx.held:
             # d(loss)/d(logit) = softmax (1 + 2 c log Z) - one_hot, each row times its own upstream gradient.
             scale = (grad * (1 + 2 * ctx.z_loss_coeff * log_z) / total).unsqueeze(1)
-            for block in _blocks(logits):
-                real[block].mul_(scale[block])
+            hit = (grad * owned * (smoothing - 1)).unsqueeze(1)
+            for block, values in _wide_blocks(real):
+                values.mul_(scale[block])
                 if smoothing:
-                    real[block].sub_((grad[block] * (smoothing / vocabulary)).unsqueeze(1))
-            hit = (grad * owned * (smoothing - 1)).to(logits.dtype)
-            real.scatter_add_(1, local.unsqueeze(1), hit.unsqueeze(1))
+                    values.sub_((grad[block] * (smoothing / vocabulary)).unsqueeze(1))
+                values.scatter_add_(1, local[block].unsqueeze(1), hit[block])
         return logits, None, None, None, None, None, None
 
 
