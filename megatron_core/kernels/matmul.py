@@ -11,6 +11,8 @@ import functools
 import torch
 import torch.nn.functional as F
 
+_ROWS_AT_ONCE = 1024  # of a product that is added to another dtype: few enough to stay in a core's cache
+
 
 @functools.cache
 def _cpu_has_16bit_gemm(dtype: torch.dtype) -> bool:
@@ -54,5 +56,8 @@ def add_weight_gradient(total: torch.Tensor, grad: torch.Tensor, x: torch.Tensor
         total.addmm_(grad.t(), x)
     elif widened(grad) and total.dtype == torch.float32:
         total.addmm_(grad.float().t(), x.float())
+    elif total.device.type == "cpu":
+        for rows, columns in zip(total.split(_ROWS_AT_ONCE), grad.split(_ROWS_AT_ONCE, 1)):
+            rows.add_(columns.t() @ x)
     else:
         total.add_(grad.t() @ x)

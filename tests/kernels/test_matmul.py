@@ -48,6 +48,15 @@ def test_16bit_gradients_add_up_in_fp32(dtype: torch.dtype) -> None:
     torch.testing.assert_close(total.double(), expected, rtol=tolerance, atol=0)
 
 
+def test_many_rows_of_a_weight_are_added_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul, "_ROWS_AT_ONCE", 4)
+    x, _, _, grad = _operands(torch.bfloat16)
+    total = torch.ones(M, K)
+    matmul.add_weight_gradient(total, grad, x)
+    expected = 1 + grad.double().t() @ x.double()
+    torch.testing.assert_close(total.double(), expected, rtol=TOLERANCE[torch.bfloat16], atol=0.05)
+
+
 def test_widening_multiplies_in_fp32_and_rounds_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "_cpu_has_16bit_gemm", lambda dtype: False)
     x, weight, bias, grad = _operands(torch.bfloat16)
