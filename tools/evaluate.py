@@ -31,7 +31,7 @@ from megatron_core.errors import ConfigError, DataError
 from megatron_core.evaluation.documents import read_documents
 from megatron_core.evaluation.driven_model import DrivenModel
 from megatron_core.evaluation.likelihood import BATCH_TOKENS
-from megatron_core.evaluation.multiple_choice import read_task, score_task
+from megatron_core.evaluation.multiple_choice import encode_task, read_task, score_task
 from megatron_core.evaluation.perplexity import Document, perplexity, slide
 from megatron_core.evaluation.tails import Tail
 from megatron_core.evaluation.task_rows import find_tasks
@@ -118,17 +118,17 @@ def run(arguments: argparse.Namespace, ctx: ParallelContext) -> None:
         "context": encoder.context_length,
     }
     # All is read and encoded before anything is scored: what is wrong with the last file need not wait for the others.
-    tails = [encoder.pairs(each.pairs) for each in asked]
+    tasks = [encode_task(each, encoder) for each in asked]
     documents, windows = _documents(arguments, encoder)
     report = functools.partial(TokenProgress, speaks=ctx.rank == 0)
     scores = []
-    for task, own in zip(asked, tails):
-        with report(task.task.name, sum(map(_tokens, own))) as progress:
-            scores.append(score_task(opened.model, task, own, progress, batch_tokens=arguments.batch_tokens))
+    for task in tasks:
+        with report(task.asked.task.name, task.tokens) as progress:
+            scores.append(score_task(opened.model, task, progress, batch_tokens=arguments.batch_tokens))
     if scores:
         results["tasks"] = {each.name: dataclasses.asdict(each) for each in scores}
     if windows:
-        with report("perplexity", _tokens(windows)) as progress:
+        with report("perplexity", sum(len(window.tokens) for window in windows)) as progress:
             found = perplexity(opened.model, documents, windows, progress, batch_tokens=arguments.batch_tokens)
         results["perplexity"] = {"path": str(arguments.perplexity), "stride": _stride(arguments, encoder)}
         results["perplexity"] |= dataclasses.asdict(found) | {name: getattr(found, name) for name in PERPLEXITIES}
@@ -178,10 +178,6 @@ def _documents(arguments: argparse.Namespace, encoder: TextEncoder) -> tuple[lis
 
 def _stride(arguments: argparse.Namespace, encoder: TextEncoder) -> int:
     return arguments.stride or max(encoder.context_length // 2, 1)
-
-
-def _tokens(tails: Sequence[Tail]) -> int:
-    return sum(len(tail.tokens) for tail in tails)
 
 
 def show(results: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ _RANGES: Mapping[str, str] = {
         lr_wsd_decay_iters lr_wsd_decay_samples loss_scale_window hysteresis log_interval tensorboard_log_interval
         tensorboard_queue_size profile_step_end save_interval save_retain_interval ckpt_step
         check_weight_hash_across_dp_replicas_interval onebit_freeze_step recompute_num_layers log_memory_interval
-        min_offloaded_tensor_size
+        min_offloaded_tensor_size eval_tasks_limit
     """,
     ">= 0": """
         max_position_embeddings z_loss_coeff min_lr lr_warmup_iters lr_warmup_samples lr_warmup_init weight_decay

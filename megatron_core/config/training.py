@@ -27,6 +27,11 @@ class TrainingConfig:
     """Batches in one validation; 0: none. A smaller validation set is read once, whole."""
     full_validation: bool = False
     """Read each validation set whole, every time."""
+    eval_tasks: tuple[str, ...] = ()
+    """Tasks NAME=FILE to score after each validation, such as lambada=test.jsonl; names are those of
+    tools/evaluate.py."""
+    eval_tasks_limit: int | None = None
+    """Ask only so many questions of each task, its first. Unset: all."""
     seed: int = 1234
     """Seed of weights, data order and dropout."""
 

@@ -10,11 +10,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from megatron_core.errors import DataError
 from megatron_core.evaluation.few_shot import draw_examples, prompt_of
 from megatron_core.evaluation.likelihood import BATCH_TOKENS, Likelihood, Report, joint_likelihoods
 from megatron_core.evaluation.question import Metric, Question, Task
 from megatron_core.evaluation.tails import Tail
 from megatron_core.evaluation.task_rows import TaskFile, read_questions
+from megatron_core.evaluation.text_encoder import TextEncoder
 from megatron_core.inference.model import InferenceModel
 
 
@@ -37,6 +39,20 @@ class AskedTask:
     questions: Sequence[Question]
     pairs: Sequence[tuple[str, str]]
     """(prompt, continuation) of the choices of all questions, one after the other."""
+
+
+@dataclass(frozen=True)
+class EncodedTask:
+    """The same in a model's tokens."""
+
+    asked: AskedTask
+    tails: Sequence[Sequence[Tail]]
+    """Of each pair."""
+
+    @property
+    def tokens(self) -> int:
+        """What the model has to read."""
+        return sum(len(tail.tokens) for tails in self.tails for tail in tails)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,16 +81,24 @@ def read_task(file: TaskFile, *, num_fewshot: int = 0, limit: int | None = None)
     return AskedTask(task=file.task, path=str(file.path), num_fewshot=num_fewshot, questions=questions, pairs=pairs)
 
 
+def encode_task(asked: AskedTask, encoder: TextEncoder) -> EncodedTask:
+    """Raises DataError as `TextEncoder.pairs`, with the task's file."""
+    try:
+        return EncodedTask(asked, encoder.pairs(asked.pairs))
+    except DataError as error:
+        raise DataError(f"{asked.path}: {error}") from error
+
+
 def score_task(
     model: InferenceModel,
-    asked: AskedTask,
-    tails: Sequence[Sequence[Tail]],
+    encoded: EncodedTask,
     report: Report | None = None,
     *,
     batch_tokens: int = BATCH_TOKENS,
 ) -> TaskScores:
-    """Ask a model; `tails`: the pairs in its tokens. All ranks must call, and get the same."""
-    found = iter(joint_likelihoods(model, tails, report, batch_tokens=batch_tokens))
+    """Ask a model. All ranks must call, and get the same."""
+    asked = encoded.asked
+    found = iter(joint_likelihoods(model, encoded.tails, report, batch_tokens=batch_tokens))
     answers = [[next(found) for _ in question.choices] for question in asked.questions]
     return TaskScores(
         name=asked.task.name,

@@ -48,7 +48,7 @@ FREE = _names(
     """
     make_vocab_size_divisible_by padded_vocab_size fp16 bf16 fp64 loss_scale initial_loss_scale min_loss_scale
     loss_scale_window hysteresis num_workers dataloader_type micro_batch_size train_iters train_samples
-    eval_interval eval_iters full_validation seed onebit_freeze_step optimizer_cpu_offload
+    eval_interval eval_iters full_validation eval_tasks eval_tasks_limit seed onebit_freeze_step optimizer_cpu_offload
     offload_gradients optimizer_offload_directory exit_interval exit_duration_in_mins
     exit_signal_handler kill_switch_path check_for_nan_in_loss_and_grad nan_policy loss_spike_policy loss_spike_factor
     iterations_to_skip check_weight_hash_across_dp_replicas_interval manual_gc manual_gc_interval profile

@@ -19,6 +19,7 @@ from megatron_core.training.saver import Saver
 from megatron_core.training.state import RunState
 from megatron_core.training.step_metrics import StepMeter
 from megatron_core.training.stop import Stop, StopRequests, ask_all
+from megatron_core.training.task_evaluation import evaluate_task
 from megatron_core.training.train_step import StepOutcome, pass_over, train_step
 from megatron_core.training.validation import validate
 
@@ -84,7 +85,7 @@ def train(
         _check_replicas(run, state)
         paused = saver.after_step(run, state)
         if _is_due(state, training.eval_interval) and stop is None:
-            stop = _validate(run, state, report, run.data.datasets.validation, requests)
+            stop = _validate(run, state, report, requests)
             validated_at = state.step if stop is None else validated_at
             paused = True
         if _is_due(state, training.manual_gc_interval) and training.manual_gc:
@@ -101,9 +102,9 @@ def validate_at_end(ending: Ending, report: Report, requests: StopRequests) -> E
     run, state, datasets = ending.run, ending.state, ending.run.data.datasets
     stop = ending.stop
     if stop is None and not ending.validated:
-        stop = _validate(run, state, report, datasets.validation, requests)
+        stop = _validate(run, state, report, requests)
     if stop is None and datasets.test is not None:
-        stop = _validate(run, state, report, {"test": datasets.test}, requests)
+        stop = _validate_sets(run, state, report, {"test": datasets.test}, requests)
     return replace(ending, stop=stop)
 
 
@@ -129,7 +130,20 @@ def _check_replicas(run: Run, state: RunState) -> None:
         check_replicas([tensor for tensor in held if tensor.replicated], run.ctx, state.step)
 
 
-def _validate(
+def _validate(run: Run, state: RunState, report: Report, requests: StopRequests) -> Stop | None:
+    """Report all validation sets and tasks; why it was broken off, or None."""
+    stop = _validate_sets(run, state, report, run.data.datasets.validation, requests)
+    for task in run.data.tasks:
+        if stop is not None:
+            break
+        found = evaluate_task(run, state, task, requests)
+        if isinstance(found, Stop):
+            return found
+        report.evaluation(found)
+    return stop
+
+
+def _validate_sets(
     run: Run, state: RunState, report: Report, sets: Mapping[str, ValidationData], requests: StopRequests
 ) -> Stop | None:
     """Report a pass over each set; why it was broken off, or None."""

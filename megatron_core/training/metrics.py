@@ -3,8 +3,9 @@
 
 A line is one write, so a run that dies leaves whole lines. Floats are the shortest text that reads back to the same
 double. JSON has no NaN or infinity: they are the strings "NaN", "Infinity", "-Infinity", which `float()` reads; null
-means "not known here" (mfu on a device of unknown peak). Training lines have `loss`, evaluation lines have
-`validation_loss`. A resumed run appends, so a step that was done again has a second line, and the last one counts.
+means "not known here" (mfu on a device of unknown peak). Training lines have `loss`, those of a validation
+`validation_loss`, those of a task `evaluation`. A resumed run appends, so a step that was done again has a second
+line, and the last one counts.
 """
 
 import dataclasses
@@ -110,6 +111,29 @@ class ValidationMetrics:
         return dataclasses.asdict(self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluationMetrics:
+    """The scores of one task."""
+
+    step: int
+    consumed_samples: int
+    consumed_tokens: int
+    evaluation: str
+    """Name of the task."""
+    evaluation_questions: int
+    """How many were asked."""
+    scores: Mapping[str, float]
+    """By metric; keys of the line."""
+    standard_errors: Mapping[str, float]
+    """The same with _standard_error behind; NaN for a single question."""
+
+    def record(self) -> dict[str, Any]:
+        """The line's keys and values."""
+        record: dict[str, Any] = dataclasses.asdict(self)
+        scores, errors = record.pop("scores"), record.pop("standard_errors")
+        return record | scores | {f"{name}_standard_error": error for name, error in errors.items()}
+
+
 class MetricsWriter:
     """Appends records to a file. Without a path it writes nothing: other ranks, and runs without --save.
 
@@ -121,7 +145,7 @@ class MetricsWriter:
         self._file: io.FileIO | None = None
         self._refused = False
 
-    def write(self, metrics: StepMetrics | ValidationMetrics) -> None:
+    def write(self, metrics: StepMetrics | ValidationMetrics | EvaluationMetrics) -> None:
         """Append one line."""
         if self._path is None:
             return

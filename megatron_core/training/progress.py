@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from megatron_core.config.logging import LoggingConfig
 from megatron_core.training.batch_schedule import RunLength
 from megatron_core.training.console import LOGGER_NAME
-from megatron_core.training.metrics import StepMetrics, ValidationMetrics
+from megatron_core.training.metrics import EvaluationMetrics, StepMetrics, ValidationMetrics
 
 if TYPE_CHECKING:
     from megatron_core.training.stragglers import Stragglers  # with torch, which tools that only show need not load
@@ -86,6 +86,17 @@ def validation_line(metrics: ValidationMetrics) -> str:
     return (
         f"validation at step {metrics.step} | {metrics.validation_set} | loss {metrics.validation_loss:.4f} | "
         f"ppl {metrics.perplexity:.4g} | {metrics.validation_tokens} tokens"
+    )
+
+
+def evaluation_line(metrics: EvaluationMetrics) -> str:
+    """The scores of a task for people."""
+    scores = " | ".join(
+        f"{name} {value:.4f} +- {metrics.standard_errors[name]:.2g}" for name, value in metrics.scores.items()
+    )
+    return (
+        f"evaluation at step {metrics.step} | {metrics.evaluation} | {scores} | "
+        f"{metrics.evaluation_questions} questions"
     )
 
 

@@ -7,9 +7,15 @@ from typing import Any
 
 from megatron_core.config.logging import LoggingConfig
 from megatron_core.training.batch_schedule import RunLength
-from megatron_core.training.metrics import METRICS_FILE, MetricsWriter, StepMetrics, ValidationMetrics
-from megatron_core.training.progress import LOGGER, Progress, validation_line
-from megatron_core.training.trackers import Tracker, open_trackers, step_scalars, validation_scalars
+from megatron_core.training.metrics import (
+    METRICS_FILE,
+    EvaluationMetrics,
+    MetricsWriter,
+    StepMetrics,
+    ValidationMetrics,
+)
+from megatron_core.training.progress import LOGGER, Progress, evaluation_line, validation_line
+from megatron_core.training.trackers import Tracker, evaluation_scalars, open_trackers, step_scalars, validation_scalars
 
 
 class Report:
@@ -52,6 +58,14 @@ class Report:
         self._writer.write(metrics)
         LOGGER.info(validation_line(metrics))
         self._track(validation_scalars(metrics, self._config), metrics.step)
+
+    def evaluation(self, metrics: EvaluationMetrics) -> None:
+        """Report the scores of a task."""
+        if not self._speaks:
+            return
+        self._writer.write(metrics)
+        LOGGER.info(evaluation_line(metrics))
+        self._track(evaluation_scalars(metrics), metrics.step)
 
     def close(self) -> None:
         """Finish all files; the report is not used after."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a configuration to the microbatches of a step: tokenizer, data sets, sample numbers, loader."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from megatron_core.config.run import RunConfig
@@ -11,6 +11,9 @@ from megatron_core.data.build_tokenizer import build_tokenizer
 from megatron_core.data.loader import Loader
 from megatron_core.data.sample import TrainingData, ValidationData
 from megatron_core.data.sampler import StepPlan, training_step
+from megatron_core.evaluation.multiple_choice import EncodedTask, encode_task, read_task
+from megatron_core.evaluation.task_rows import find_tasks
+from megatron_core.evaluation.text_encoder import TextEncoder
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.training.batch_schedule import BatchSchedule
 from megatron_core.training.microbatches import MicrobatchSource, looks_at_tokens
@@ -23,10 +26,12 @@ class RunData:
     datasets: Datasets
     rules: DocumentRules
     vocab_size: int
+    tasks: Sequence[EncodedTask]
+    """What --eval-tasks asks."""
 
 
 def open_data(config: RunConfig) -> RunData:
-    """Open tokenizer and data sets. Raises DataError where one cannot be used."""
+    """Open tokenizer, data sets and tasks. Raises DataError where one cannot be used."""
     data, training = config.data, config.training
     tokenizer = build_tokenizer(data, config.model.vocab_size)
     vocab_size = max(tokenizer.vocab_size, config.model.vocab_size or 0)
@@ -46,7 +51,12 @@ def open_data(config: RunConfig) -> RunData:
         reset_attention_mask=data.reset_attention_mask,
         eod_mask_loss=data.eod_mask_loss,
     )
-    return RunData(datasets=datasets, rules=rules, vocab_size=vocab_size)
+    encoder = TextEncoder(tokenizer, config.model.seq_length)
+    tasks = [
+        encode_task(read_task(file, limit=training.eval_tasks_limit), encoder)
+        for file in find_tasks(training.eval_tasks, None)
+    ]
+    return RunData(tasks=tasks, datasets=datasets, rules=rules, vocab_size=vocab_size)
 
 
 def training_plans(

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from megatron_core.config.logging import LoggingConfig
 from megatron_core.data.build import DEFAULT_SET
 from megatron_core.errors import ConfigError
-from megatron_core.training.metrics import StepMetrics, ValidationMetrics
+from megatron_core.training.metrics import EvaluationMetrics, StepMetrics, ValidationMetrics
 from megatron_core.training.save_directory import check_save_directory
 from megatron_core.training.tensorboard_tracker import TensorBoardTracker
 from megatron_core.training.wandb_tracker import WandbTracker
@@ -53,6 +53,11 @@ def validation_scalars(metrics: ValidationMetrics, config: LoggingConfig) -> dic
     if config.log_validation_ppl_to_tensorboard:
         scalars[f"validation_perplexity{suffix}"] = metrics.perplexity
     return scalars
+
+
+def evaluation_scalars(metrics: EvaluationMetrics) -> dict[str, float]:
+    """The scores of a task by name."""
+    return {f"evaluation/{metrics.evaluation}/{name}": value for name, value in metrics.scores.items()}
 
 
 def check_trackers(config: LoggingConfig) -> None:

@@ -12,7 +12,7 @@ from megatron_core.data.byte_tokenizer import ByteTokenizer
 from megatron_core.errors import DataError
 from megatron_core.evaluation.few_shot import draw_examples
 from megatron_core.evaluation.likelihood import Likelihood
-from megatron_core.evaluation.multiple_choice import estimate, read_task, score_task
+from megatron_core.evaluation.multiple_choice import encode_task, estimate, read_task, score_task
 from megatron_core.evaluation.question import Choice, Question
 from megatron_core.evaluation.task_rows import TaskFile, read_questions
 from megatron_core.evaluation.tasks.table import TASKS
@@ -71,11 +71,11 @@ def test_perplexity_is_of_words_and_greedy_is_right() -> None:
 def test_the_same_at_every_layout(ctx: ParallelContext, tmp_path: Path) -> None:
     lines = [{"text": f"{prompt} {word}"} for prompt, word in (("We saw the", "a"), ("It was all", "ab"), ("x", "abc"))]
     asked = read_task(rows_of(tmp_path / str(ctx.rank), "lambada", *lines))
-    tails = TextEncoder(Letters(), 32).pairs(asked.pairs)
-    found, alone = (score_task(model, asked, tails).metrics for model in (in_place(BYTES, ctx), in_place(BYTES)))
+    encoded = encode_task(asked, TextEncoder(Letters(), 32))
+    found, alone = (score_task(model, encoded).metrics for model in (in_place(BYTES, ctx), in_place(BYTES)))
     assert found["perplexity"].value == pytest.approx(alone["perplexity"].value, rel=1e-10)
     expected = 0.0
-    for (tail,) in tails:
+    for (tail,) in encoded.tails:
         rows = logits(in_place(BYTES), torch.tensor([tail.tokens])).log_softmax(-1)[0]
         places = range(len(tail.tokens) - tail.scored, len(tail.tokens))
         expected += sum(float(rows[place - 1, tail.tokens[place]]) for place in places)
@@ -96,9 +96,10 @@ def test_a_word_of_several_tokens_counts_once(tmp_path: Path) -> None:
     chunk.embedding.tokens.weight.detach()[ord("a")] = 1.0
     lines = [{"text": f"What x {word}"} for word in ("a", "aa", "aaa", "b", "aba")]
     asked = read_task(rows_of(tmp_path, "lambada", *lines))
-    tails = TextEncoder(Letters(), 32).pairs(asked.pairs)
-    assert [tail.scored for (tail,) in tails] == [1, 2, 3, 1, 3]
-    found = score_task(model, asked, tails).metrics
+    encoded = encode_task(asked, TextEncoder(Letters(), 32))
+    assert [tail.scored for (tail,) in encoded.tails] == [1, 2, 3, 1, 3]
+    assert encoded.tokens == sum(len(line["text"].replace(" ", "")) for line in lines)
+    found = score_task(model, encoded).metrics
     assert found["acc"].value == 3 / 5
     assert found["perplexity"].value == pytest.approx(math.exp(2 * 32 / 5), rel=1e-9)
 

@@ -36,7 +36,7 @@ def loop(folder: Path, flags: str, started: float | None = None) -> tuple[Ending
 
 
 def steps_and_sets(lines: list[dict[str, Any]]) -> list[tuple[int, str]]:
-    return [(line["step"], line.get("validation_set", "training")) for line in lines]
+    return [(line["step"], line.get("validation_set", line.get("evaluation", "training"))) for line in lines]
 
 
 def test_validation_in_between_and_once_at_the_end(tmp_path: Path) -> None:
@@ -50,6 +50,20 @@ def test_validation_in_between_and_once_at_the_end(tmp_path: Path) -> None:
         (4, "training"),
         (4, "validation"),
         (4, "test"),
+    ]
+
+
+def test_tasks_follow_the_validation_sets(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "1 2 3"}\n')
+    _, lines = loop(tmp_path, f"--train-iters 3 --eval-interval 2 --eval-tasks lambada={tmp_path / 'rows.jsonl'}")
+    both = ("validation", "lambada")
+    assert steps_and_sets(lines) == [
+        (1, "training"),
+        (2, "training"),
+        *((2, name) for name in both),
+        (3, "training"),
+        *((3, name) for name in both),
+        (3, "test"),
     ]
 
 

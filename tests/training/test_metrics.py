@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from megatron_core.training.metrics import (
+    EvaluationMetrics,
     MetricsWriter,
     StepMetrics,
     ValidationMetrics,
@@ -150,3 +151,28 @@ def test_other_ranks_write_nothing() -> None:
     writer = MetricsWriter(None)
     writer.write(metrics())
     writer.close()
+
+
+def test_line_of_a_task(tmp_path: Path) -> None:
+    writer = MetricsWriter(tmp_path / "metrics.jsonl")
+    writer.write(
+        EvaluationMetrics(
+            step=10,
+            consumed_samples=40,
+            consumed_tokens=640,
+            evaluation="piqa",
+            evaluation_questions=9,
+            scores={"acc": 0.5},
+            standard_errors={"acc": math.nan},
+        )
+    )
+    (line,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert line == {
+        "step": 10,
+        "consumed_samples": 40,
+        "consumed_tokens": 640,
+        "evaluation": "piqa",
+        "evaluation_questions": 9,
+        "acc": 0.5,
+        "acc_standard_error": "NaN",
+    }

@@ -7,8 +7,16 @@ import pytest
 
 from megatron_core.config.logging import LoggingConfig
 from megatron_core.training.batch_schedule import RunLength
-from megatron_core.training.metrics import StepMetrics, ValidationMetrics
-from megatron_core.training.progress import Progress, clock, quantity, step_line, timer_line, validation_line
+from megatron_core.training.metrics import EvaluationMetrics, StepMetrics, ValidationMetrics
+from megatron_core.training.progress import (
+    Progress,
+    clock,
+    evaluation_line,
+    quantity,
+    step_line,
+    timer_line,
+    validation_line,
+)
 from megatron_core.training.stragglers import Stragglers
 
 
@@ -126,3 +134,16 @@ def test_who_holds_up_the_others() -> None:
     found = Stragglers(slowest_rank=5, slowest_rank_s=1.25, fastest_rank=0, fastest_rank_s=0.9)
     line = step_line(metrics(stragglers=found), 1000, 60.0)
     assert "slowest rank 5 busy 1.25 s, fastest 0 0.9 s" in line
+
+
+def test_the_scores_of_a_task() -> None:
+    found = EvaluationMetrics(
+        step=10,
+        consumed_samples=40,
+        consumed_tokens=640,
+        evaluation="piqa",
+        evaluation_questions=9,
+        scores={"acc": 0.5},
+        standard_errors={"acc": 0.1667},
+    )
+    assert evaluation_line(found) == "evaluation at step 10 | piqa | acc 0.5000 +- 0.17 | 9 questions"

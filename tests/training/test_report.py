@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from megatron_core.config.logging import LoggingConfig
 from megatron_core.training.batch_schedule import RunLength
-from megatron_core.training.metrics import StepMetrics, ValidationMetrics, read_metrics
+from megatron_core.training.metrics import EvaluationMetrics, StepMetrics, ValidationMetrics, read_metrics
 from megatron_core.training.report import Report
 from megatron_core.training.tensorboard_tracker import TensorBoardTracker
 
@@ -48,6 +48,17 @@ def run(tmp_path: Path, rank: int) -> None:
             validation_set="validation",
         )
     )
+    report.evaluation(
+        EvaluationMetrics(
+            step=6,
+            consumed_samples=48,
+            consumed_tokens=480,
+            evaluation="piqa",
+            evaluation_questions=9,
+            scores={"acc": 0.5},
+            standard_errors={"acc": 0.1},
+        )
+    )
     report.close()
 
 
@@ -55,18 +66,20 @@ def test_every_step_in_the_file_and_the_intervals_elsewhere(tmp_path: Path, capl
     caplog.set_level(logging.INFO, logger="megatron_core")
     run(tmp_path, rank=0)
     records = read_metrics(tmp_path / "metrics.jsonl")
-    assert [record["step"] for record in records] == [1, 2, 3, 4, 5, 6, 6]
-    assert records[-1]["validation_loss"] == 1.5
+    assert [record["step"] for record in records] == [1, 2, 3, 4, 5, 6, 6, 6]
+    assert (records[-2]["validation_loss"], records[-1]["acc"]) == (1.5, 0.5)
     assert [line.split(" | ")[0] for line in caplog.messages] == [
         "step 1/6",
         "step 2/6",
         "step 4/6",
         "step 6/6",
         "validation at step 6",
+        "evaluation at step 6",
     ]
     events = EventAccumulator(str(tmp_path / "tb")).Reload()
     assert [event.step for event in events.Scalars("loss")] == [3, 6]
     assert [event.value for event in events.Scalars("validation_loss")] == [1.5]
+    assert [event.value for event in events.Scalars("evaluation/piqa/acc")] == [0.5]
 
 
 def test_other_ranks_are_silent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -86,7 +99,7 @@ def test_a_tracker_that_cannot_write_is_given_up(
 
     monkeypatch.setattr(TensorBoardTracker, "log", refuse)
     run(tmp_path, rank=0)
-    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 7
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 8
     assert [line for line in caplog.messages if "No space left" in line] == [
         "from step 3 on the run is not tracked any more by one of its trackers: [Errno 28] No space left on device"
     ]

@@ -2,10 +2,11 @@
 import contextlib
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
-from megatron_core.errors import DataError
+from megatron_core.errors import ConfigError, DataError
 from megatron_core.parallel.context import Group, ParallelContext, single_process_context
 from megatron_core.training.batch_schedule import BatchSchedule, Stage
 from megatron_core.training.run_data import open_data, open_source, training_plans, training_source
@@ -52,6 +53,20 @@ def test_who_reads_data(ctx: ParallelContext, more: str, reads: bool) -> None:
 def test_missing_data_is_found_before_anything_is_built() -> None:
     with pytest.raises(DataError, match="nowhere"):
         open_data(config_of("--data-path /nowhere --tokenizer-type ByteTokenizer", 1))
+
+
+def test_tasks_are_read_with_the_data(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f'{{"text": "It is {number}"}}\n' for number in range(5)))
+    flags = f"--mock-data --tokenizer-type ByteTokenizer --eval-tasks lambada={rows}"
+    (task,) = open_data(config_of(f"{flags} --eval-tasks-limit 3", 1)).tasks
+    assert (task.asked.task.name, len(task.asked.questions)) == ("lambada", 3)
+    assert open_data(config_of(GPT2, 1)).tasks == []
+    rows.write_text('{"text": 1}\n')
+    with pytest.raises(DataError, match=r"rows.jsonl:1: text is 1, not text"):
+        open_data(config_of(flags, 1))
+    with pytest.raises(ConfigError, match="there is no task 'lambda'"):
+        open_data(config_of(flags.replace("lambada", "lambda"), 1))
 
 
 def test_a_source_starts_at_any_sample_and_passes_over_steps() -> None:

@@ -7,8 +7,14 @@ import pytest
 
 from megatron_core.config.logging import LoggingConfig
 from megatron_core.errors import ConfigError
-from megatron_core.training.metrics import StepMetrics, ValidationMetrics
-from megatron_core.training.trackers import check_trackers, open_trackers, step_scalars, validation_scalars
+from megatron_core.training.metrics import EvaluationMetrics, StepMetrics, ValidationMetrics
+from megatron_core.training.trackers import (
+    check_trackers,
+    evaluation_scalars,
+    open_trackers,
+    step_scalars,
+    validation_scalars,
+)
 
 STEP: dict[str, Any] = {
     "step": 7,
@@ -73,6 +79,19 @@ def test_validation_sets_keep_apart() -> None:
     wiki = ValidationMetrics(**{**main.record(), "validation_set": "wiki"})
     with_perplexity = LoggingConfig(log_validation_ppl_to_tensorboard=True)
     assert validation_scalars(wiki, with_perplexity) == {"validation_loss/wiki": 0.0, "validation_perplexity/wiki": 1.0}
+
+
+def test_tasks_keep_apart() -> None:
+    found = EvaluationMetrics(
+        step=10,
+        consumed_samples=40,
+        consumed_tokens=640,
+        evaluation="piqa",
+        evaluation_questions=9,
+        scores={"acc": 0.5},
+        standard_errors={"acc": 0.1667},
+    )
+    assert evaluation_scalars(found) == {"evaluation/piqa/acc": 0.5}
 
 
 def test_no_tracker_unless_asked_for() -> None:

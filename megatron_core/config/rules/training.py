@@ -54,6 +54,16 @@ def _batch_steps(config: RunConfig, world: int) -> Iterator[str]:
         yield f"--step-batch-size-schedule: {', '.join(uneven)} are not multiples of micro-batch-size x dp = {unit}"
 
 
+def _eval_tasks(config: RunConfig, world: int) -> Iterator[str]:
+    training = config.training
+    for item in training.eval_tasks:
+        name, _, file = item.partition("=")
+        if not name or not file:
+            yield f"--eval-tasks takes NAME=FILE, not {item!r}"
+    if training.eval_tasks_limit is not None and not training.eval_tasks:
+        yield f"--eval-tasks-limit {training.eval_tasks_limit} has no effect without --eval-tasks: leave it out"
+
+
 def _length(config: RunConfig, world: int) -> Iterator[str]:
     iters, samples = config.training.train_iters, config.training.train_samples
     if iters is None and samples is None:
@@ -96,6 +106,7 @@ RULES = (
         "micro_batch_size global_batch_size rampup_batch_size tensor_model_parallel_size pipeline_model_parallel_size "
         "context_parallel_size",
     ),
+    Rule(_eval_tasks, "eval_tasks_limit"),
     Rule(_length, "train_iters train_samples"),
     Rule(
         _first_step,

@@ -16,6 +16,8 @@ import pytest
         ({"train_iters": None, "train_samples": 3}, "--train-samples 3 is less than the first batch, 4: no step"),
         ({"profile": True, "profile_step_start": 12}, "--profile-step-end 12 must be after --profile-step-start 12"),
         ({"profile": True, "profile_ranks": (1, 2)}, "--profile-ranks 2: the world has 2 ranks, 0 to 1"),
+        ({"eval_tasks": ("piqa",)}, "--eval-tasks takes NAME=FILE, not 'piqa'"),
+        ({"eval_tasks_limit": 3}, "--eval-tasks-limit 3 has no effect without --eval-tasks: leave it out"),
     ],
 )  # fmt: skip
 def test_each_rule(complaints, values, part):
