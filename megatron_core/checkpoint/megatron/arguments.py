@@ -74,19 +74,16 @@ def model_config(arguments: Arguments, vocab_size: int, origin: str) -> ModelCon
     values: dict[str, object] = {"vocab_size": vocab_size}
     for name, value in (*_same(arguments), *_groups(arguments), *_derived(arguments)):
         try:
-            kind = _TYPES[name]
-            values[name] = from_yaml(kind, float(value) if kind.scalar is float and _is_number(value) else value)
+            values[name] = _field_value(name, value)
         except ValueError as error:
             problems.append(f"{name} {error}")
     config = ModelConfig(**values)  # type: ignore[arg-type]
-    if not problems:
-        config = dataclasses.replace(
-            config, ffn_hidden_size=config.ffn_size, kv_channels=config.head_dim, gelu=config.gelu_form
-        )
-        problems += model_violations(RunConfig(model=config), 1)
+    problems = problems or model_violations(RunConfig(model=config), 1)
     if problems:
         raise CheckpointError("\n  ".join([f"{origin}: the model in it cannot be had here:", *problems]))
-    return config
+    return dataclasses.replace(
+        config, ffn_hidden_size=config.ffn_size, kv_channels=config.head_dim, gelu=config.gelu_form
+    )
 
 
 def _same(arguments: Arguments) -> Iterator[tuple[str, Any]]:
@@ -142,8 +139,12 @@ def _other_functions(arguments: Arguments) -> Iterator[str]:
         yield f"{name} {quote(value)}: {reason}"
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _field_value(name: str, value: object) -> object:
+    """As a field of ours. Raises ValueError with the end of a sentence, which shows the value: it must be short."""
+    if not isinstance(value, (bool, int, float, str, Inert)) or len(quote(value)) > 60:
+        raise ValueError(f"is {quote(value)}")
+    whole_number = _TYPES[name].scalar is float and type(value) is int
+    return from_yaml(_TYPES[name], float(value) if whole_number else value)  # type: ignore[arg-type]
 
 
 _TYPES = {field.name: field.type for field in all_fields() if field.section == "model"}

@@ -30,6 +30,8 @@ def foreign_model(opened: OpenedMegatron, data: DataConfig, vocab_size: int) -> 
             f"cannot be a vocabulary of {vocab_size}"
         )
     model = model_config(opened.arguments, vocab_size, opened.origin)
+    if model.num_layers != opened.num_layers:
+        raise CheckpointError(f"{opened.origin} holds {opened.num_layers} layers, its arguments say {model.num_layers}")
     wanted = parameters(model, opened.padded_vocab_size)
     found = dict(opened.assemble(wanted))
     if not model.untie_embeddings_and_output_weights and HEAD in found:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What stands in for an object of a class that is not known here, or for a call that was not made."""
 
+from megatron_core.checkpoint.plain import quote
+
 
 class Inert:
     """A name, what would have been made of it, and the state that would have been set. It does nothing.
@@ -17,7 +19,7 @@ class Inert:
         self.state: object = None
 
     def __repr__(self) -> str:
-        return f"<{self.name}, not made>"
+        return f"<{quote(self.name)[1:-1]}, not made>"
 
     @property
     def fields(self) -> dict[str, object]:

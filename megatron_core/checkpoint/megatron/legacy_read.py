@@ -15,7 +15,7 @@ from megatron_core.checkpoint.megatron.arguments import Arguments, read_argument
 from megatron_core.checkpoint.megatron.file_tensor import FileTensor
 from megatron_core.checkpoint.megatron.legacy_files import LegacyFiles, legacy_files
 from megatron_core.checkpoint.megatron.legacy_shards import joined
-from megatron_core.checkpoint.megatron.names import canonical, flattened, global_name
+from megatron_core.checkpoint.megatron.names import canonical, flattened, global_name, layer_of
 from megatron_core.checkpoint.megatron.opened import OpenedMegatron, require_names
 from megatron_core.checkpoint.megatron.parameters import EMBEDDING, Parameter
 from megatron_core.checkpoint.megatron.sharded import ShardedTensor
@@ -59,6 +59,7 @@ def open_legacy(directory: Path) -> OpenedMegatron:
         iteration=first.iteration,
         arguments=first.arguments,
         padded_vocab_size=sum(tensor.shape[0] if tensor.shape else 0 for tensor in tensors[EMBEDDING]),
+        num_layers=1 + max((layer for layer in map(layer_of, tensors) if layer is not None), default=-1),
         assemble=assemble,
         inert=frozenset().union(*(rank.inert for rank in ranks.values())),
     )
@@ -70,7 +71,8 @@ def _open_rank(path: Path) -> _Rank:
     if not isinstance(saved, dict):
         raise CheckpointError(f"{path} is no checkpoint of Megatron-LM: it holds no dictionary")
     version, iteration = saved.get("checkpoint_version", 0), saved.get("iteration", 0)
-    if not isinstance(version, (int, float)) or version not in (0, 1, 2, 3) or type(iteration) is not int:
+    known = isinstance(version, (int, float)) and version in (0, 1, 2, 3)
+    if not known or type(iteration) is not int or iteration < 0:
         raise CheckpointError(f"{path}: no checkpoint of versions 0 to 3 at an iteration of at least 0")
     return _Rank(
         path=path,
@@ -130,9 +132,7 @@ def _check_alike(ranks: Mapping[tuple[int, int], _Rank], files: LegacyFiles, dir
     for name, found in sizes:
         said = first.arguments.get(name)
         if quote(said) not in ("None", str(found)):
-            raise CheckpointError(
-                f"{directory} has {found} ranks along one axis, but was saved with {name} {quote(said)}"
-            )
+            raise CheckpointError(f"{directory} was saved with {name} {quote(said)}, but holds {found} such ranks")
 
 
 def _by_global_name(ranks: Mapping[tuple[int, int], _Rank], files: LegacyFiles) -> dict[str, list[FileTensor]]:
@@ -147,7 +147,7 @@ def _by_global_name(ranks: Mapping[tuple[int, int], _Rank], files: LegacyFiles) 
                 layer, rest = next(iter(shard.keys() ^ stage[0].keys()))
                 raise CheckpointError(
                     f"{ranks[0, 0].path.parent.parent}: tensor-parallel ranks hold different weights, such as "
-                    f"{global_name(layer, rest)}"
+                    f"{global_name(None if layer is None else layer + before, rest)}"
                 )
         for layer, rest in stage[0]:
             name = global_name(None if layer is None else layer + before, rest)

@@ -31,7 +31,7 @@ def joined(name: str, parameter: Parameter, shards: Sequence[FileTensor], versio
             pieces += _old_heads(parameter, rectangles[0], shard, version)
         else:
             pieces += _stacked(rectangles, shard)
-    if parameter.cut != "none":
+    if not parameter.whole:
         return ShardedTensor(name=name, shape=parameter.shape, pieces=pieces, origin=origin)
     first, *others = (
         ShardedTensor(name=name, shape=parameter.shape, pieces=[piece], origin=str(piece[1].path.parent))

@@ -1,37 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a checkpoint of ours as a legacy checkpoint of Megatron-LM (--ckpt-format torch), for any layout of its.
 
-torch.save first writes each rank's file with its tensors left as holes, which takes neither memory nor time; then one
-parameter after the other is read and its shards are put into their places. The tree gets its name when all of it has
-been read back, and the tracker, which Megatron looks for, comes last.
+It is written under another name. It gets its own when all of it has been read back, and the tracker, which Megatron
+looks for, comes last.
 """
 
-import contextlib
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch.serialization import skip_data
 
 from megatron_core.checkpoint.files import naming, sync_directory
-from megatron_core.checkpoint.megatron.file_tensor import FileTensor
+from megatron_core.checkpoint.megatron.legacy_read import open_legacy
+from megatron_core.checkpoint.megatron.legacy_stage import parameter_dtype, write_stage
 from megatron_core.checkpoint.megatron.open_megatron import TRACKER
+from megatron_core.checkpoint.megatron.opened import OpenedMegatron
 from megatron_core.checkpoint.megatron.parameters import Parameter, parameters
 from megatron_core.checkpoint.megatron.target import Target
-from megatron_core.checkpoint.megatron.torch_file import open_torch_file
 from megatron_core.checkpoint.megatron.verify_export import verify_export
-from megatron_core.checkpoint.megatron.write_arguments import write_arguments
-from megatron_core.checkpoint.rectangle import Rectangle
 from megatron_core.checkpoint.stored_model import StoredModel
 from megatron_core.checkpoint.verify import ReportBytes
-from megatron_core.errors import CheckpointError
+from megatron_core.config.run import RunConfig
+from megatron_core.config.validate import model_violations
+from megatron_core.errors import CheckpointError, ConfigError
 
-_BLOCK_BYTES = 2**24
+Check = Callable[[OpenedMegatron], None]
+"""Called with what was written; raises where it must not get its name."""
 
 
 def iteration_name(step: int) -> str:
@@ -39,12 +34,14 @@ def iteration_name(step: int) -> str:
     return f"iter_{step:07d}" if step else "release"
 
 
-def export_legacy(stored: StoredModel, output: Path, target: Target, *, report: ReportBytes) -> Path:
+def export_legacy(
+    stored: StoredModel, output: Path, target: Target, *, report: ReportBytes, check: Check | None = None
+) -> Path:
     """Write the iteration's directory into <output>, a --save directory of Megatron's, and make it its newest.
 
-    `report` hears of bytes written and then of those compared, `export_bytes` in all. Raises ConfigError where Megatron
-    has no such model or layout, CheckpointError where the checkpoint does not hold what its config says, or the
-    iteration is there; nothing is left then.
+    `report` hears of bytes written and then of those compared, `export_bytes` in all; `check` may refuse what was
+    written. Raises ConfigError where Megatron has no such model or layout, CheckpointError where the checkpoint does
+    not hold what its config says, or the iteration is there; nothing is left then.
     """
     wanted = _exported(stored, target)
     directory = output / iteration_name(stored.manifest.step)
@@ -56,9 +53,12 @@ def export_legacy(stored: StoredModel, output: Path, target: Target, *, report: 
         unfinished.mkdir(parents=True)
     try:
         for rank in range(target.pipeline_model_parallel_size):
-            _write_stage(stored, wanted, target, rank, unfinished, report)
+            write_stage(stored, wanted, target, rank, unfinished, report)
         sync_directory(unfinished)
-        verify_export(unfinished, stored, report)
+        opened = open_legacy(unfinished)
+        verify_export(opened, stored, report)
+        if check is not None:
+            check(opened)
         with naming("write", directory):
             os.rename(unfinished, directory)
         sync_directory(output)
@@ -74,7 +74,7 @@ def export_bytes(stored: StoredModel, target: Target) -> int:
     wanted = _exported(stored, target)
     tp = target.tensor_model_parallel_size
     written = sum(
-        math.prod(parameter.shape) * _dtype(stored, parameter).itemsize * (tp if parameter.cut == "none" else 1)
+        math.prod(parameter.shape) * parameter_dtype(stored, parameter).itemsize * (tp if parameter.whole else 1)
         for rank in range(target.pipeline_model_parallel_size)
         for chunk in target.chunks_of(stored.model, wanted, rank)
         for parameter in chunk.values()
@@ -84,6 +84,12 @@ def export_bytes(stored: StoredModel, target: Target) -> int:
 
 def _exported(stored: StoredModel, target: Target) -> list[Parameter]:
     """Megatron's parameters of a stored model. Raises as `export_legacy`."""
+    if stored.model.num_layers > len(stored.names):
+        raise CheckpointError(
+            f"{stored.directory} says {stored.model.num_layers} layers but holds {len(stored.names)} weights"
+        )
+    if found := model_violations(RunConfig(model=stored.model), 1):
+        raise ConfigError("\n  ".join([f"{stored.directory} holds no model that can be:", *found]))
     wanted = parameters(stored.model, target.padded_vocab_size(stored.model))
     target.check(stored.model, wanted)
     parts = {part.name: part for parameter in wanted for part in parameter.parts}
@@ -93,114 +99,6 @@ def _exported(stored: StoredModel, target: Target) -> list[Parameter]:
     if rest := sorted(set(stored.names) - parts.keys()):
         raise CheckpointError(f"{len(rest)} weights have no place in a model of Megatron-LM, such as {rest[0]}")
     return wanted
-
-
-def _write_stage(
-    stored: StoredModel, wanted: Sequence[Parameter], target: Target, rank: int, directory: Path, report: ReportBytes
-) -> None:
-    """All files of one pipeline rank."""
-    tp, pp = target.tensor_model_parallel_size, target.pipeline_model_parallel_size
-    chunks = target.chunks_of(stored.model, wanted, rank)
-    paths = []
-    for shard in range(tp):
-        folder = directory / (f"mp_rank_{shard:02d}_{rank:03d}" if pp > 1 else f"mp_rank_{shard:02d}")
-        with naming("write", folder):
-            folder.mkdir()
-        paths.append(folder / "model_optim_rng.pt")
-        _write_holes(paths[-1], stored, target, chunks, shard)
-    files = [open_torch_file(path).value for path in paths]
-    with ExitStack() as stack:
-        descriptors = [stack.enter_context(_writable(path)) for path in paths]
-        for key, chunk in zip(_chunk_keys(len(chunks)), chunks):
-            for name, parameter in chunk.items():
-                matrix = _matrix(stored, parameter)
-                for shard, (descriptor, file) in enumerate(zip(descriptors, files)):
-                    _write_shard(descriptor, file[key][name], matrix, parameter.shard(tp, shard), report)
-    for path in paths:
-        sync_directory(path.parent)
-
-
-def _chunk_keys(count: int) -> list[str]:
-    return ["model"] if count == 1 else [f"model{number}" for number in range(count)]
-
-
-def _write_holes(
-    path: Path, stored: StoredModel, target: Target, chunks: Sequence[Mapping[str, Parameter]], shard: int
-) -> None:
-    """A rank's file with everything but the numbers."""
-    tp = target.tensor_model_parallel_size
-    weights: dict[str, Any] = {}
-    for key, chunk in zip(_chunk_keys(len(chunks)), chunks):
-        weights[key] = {
-            name: torch.empty(_shape(parameter.shard(tp, shard)), dtype=_dtype(stored, parameter))
-            for name, parameter in chunk.items()
-        }
-        weights[key].update(dict.fromkeys(target.empty_states(chunk)))
-    state = {
-        "args": write_arguments(stored.model, target, stored.manifest, stored.dtype("embedding.tokens.weight")),
-        "checkpoint_version": 3.0,
-        "iteration": stored.manifest.step,
-        **weights,
-    }
-    with naming("write", path), skip_data():
-        torch.save(state, path)
-
-
-@contextlib.contextmanager
-def _writable(path: Path) -> Iterator[int]:
-    with naming("write", path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            yield descriptor
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _shape(rectangles: Sequence[Rectangle]) -> tuple[int, ...]:
-    return (sum(rectangle.shape[0] for rectangle in rectangles), *rectangles[0].shape[1:])
-
-
-def _dtype(stored: StoredModel, parameter: Parameter) -> torch.dtype:
-    dtypes = {stored.dtype(part.name) for part in parameter.parts}
-    if len(dtypes) > 1:
-        raise CheckpointError(f"{parameter.name} would be made of {' and '.join(map(str, dtypes))}: give --dtype")
-    return dtypes.pop()
-
-
-def _matrix(stored: StoredModel, parameter: Parameter) -> torch.Tensor:
-    """A parameter from our tensors; rows that no tensor of ours has are padding."""
-    matrix = torch.zeros(parameter.shape, dtype=_dtype(stored, parameter))
-    for part in parameter.parts:
-        if part.blocks == 1:
-            (rectangle,) = part.rectangles(parameter.width)
-            stored.fill(matrix[rectangle.start[0] : rectangle.stop[0]].view(part.shape), part.name)
-            continue
-        blocks = stored.read(part.name).view(part.matrix_shape(parameter.width))
-        for block, rectangle in zip(blocks, part.rectangles(parameter.width)):
-            matrix[rectangle.start[0] : rectangle.stop[0]] = block
-    return matrix
-
-
-def _write_shard(
-    descriptor: int, place: FileTensor, matrix: torch.Tensor, rectangles: Sequence[Rectangle], report: ReportBytes
-) -> None:
-    """Put the rectangles of a matrix one below the other into their place, some rows at a time."""
-    offset = place.start
-    for rectangle in rectangles:
-        part = matrix[rectangle.slices((0,) * matrix.dim())]
-        rows = max(_BLOCK_BYTES * part.shape[0] // (part.numel() * part.element_size()), 1)
-        for first in range(0, part.shape[0], rows):
-            data = part[first : first + rows].contiguous().view(-1).view(torch.uint8).numpy().data
-            offset += _write_all(descriptor, data, offset)
-            report(len(data))
-
-
-def _write_all(descriptor: int, data: memoryview, offset: int) -> int:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(descriptor, data[done:], offset + done)
-    return done
 
 
 def _write_tracker(output: Path, text: str) -> None:

@@ -57,6 +57,12 @@ def global_name(layer: int | None, rest: str) -> str:
     return rest if layer is None else f"decoder.layers.{layer}.{rest}"
 
 
+def layer_of(name: str) -> int | None:
+    """The layer of a name of `parameters`; None outside of the layers."""
+    match = _LAYER.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
 def flattened(weights: Mapping[Any, Any], origin: str) -> Iterator[tuple[str, FileTensor]]:
     """Tensors of nested dictionaries with their names joined by dots; what is no tensor is left out.
 

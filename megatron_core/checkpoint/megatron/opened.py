@@ -25,6 +25,8 @@ class OpenedMegatron:
     arguments: Arguments
     padded_vocab_size: int
     """Rows of its embedding, over all ranks."""
+    num_layers: int
+    """Layers found, whatever the arguments say."""
     assemble: Assemble
     inert: frozenset[str]
     """Names in its pickles that no checkpoint needs; none was called."""

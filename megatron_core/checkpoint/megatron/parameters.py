@@ -56,10 +56,15 @@ class Parameter:
         """Extents behind the rows: empty for a bias or a norm."""
         return self.shape[1:]
 
+    @property
+    def whole(self) -> bool:
+        """Whether every tensor-parallel rank holds all of it."""
+        return self.cut == "none"
+
     def shard(self, tp: int, rank: int) -> list[Rectangle]:
         """What tensor-parallel rank `rank` of `tp` holds of it, one below the other."""
         everything = whole(self.shape)
-        if self.cut == "none":
+        if self.whole:
             return [everything]
         if self.cut == "columns":
             n = self.shape[1] // tp
@@ -72,7 +77,7 @@ class Parameter:
     def divides_by(self, tp: int) -> bool:
         """Whether so many ranks can hold equal shards."""
         dim = 1 if self.cut == "columns" else 0
-        return self.cut == "none" or self.shape[dim] % (tp * (2 if self.cut == "halves" else 1)) == 0
+        return self.whole or self.shape[dim] % (tp * (2 if self.cut == "halves" else 1)) == 0
 
 
 def parameters(config: ModelConfig, padded_vocab_size: int) -> list[Parameter]:

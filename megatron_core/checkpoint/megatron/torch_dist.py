@@ -14,7 +14,7 @@ from megatron_core.checkpoint.files import naming
 from megatron_core.checkpoint.megatron.arguments import read_arguments
 from megatron_core.checkpoint.megatron.distributed_metadata import DistributedMetadata, read_metadata
 from megatron_core.checkpoint.megatron.file_tensor import FileTensor
-from megatron_core.checkpoint.megatron.names import canonical, global_name
+from megatron_core.checkpoint.megatron.names import canonical, global_name, layer_of
 from megatron_core.checkpoint.megatron.opened import OpenedMegatron, require_names
 from megatron_core.checkpoint.megatron.parameters import EMBEDDING, Parameter
 from megatron_core.checkpoint.megatron.sharded import ShardedTensor
@@ -61,6 +61,7 @@ def open_torch_dist(directory: Path) -> OpenedMegatron:
         iteration=iteration,
         arguments=read_arguments(state.get("args"), str(directory)),
         padded_vocab_size=(*metadata.tensors[sources[EMBEDDING][0]].shape, 0)[0],
+        num_layers=1 + max((layer for layer in map(layer_of, sources) if layer is not None), default=-1),
         assemble=assemble,
         inert=metadata.inert | common.inert,
     )

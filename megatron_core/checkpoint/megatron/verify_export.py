@@ -2,13 +2,12 @@
 """Reads an exported tree as an import would and compares it with the checkpoint that it was made from, to the bit."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
 from megatron_core.checkpoint.foreign import ForeignTensor
 from megatron_core.checkpoint.megatron.import_model import foreign_model
-from megatron_core.checkpoint.megatron.legacy_read import open_legacy
+from megatron_core.checkpoint.megatron.opened import OpenedMegatron
 from megatron_core.checkpoint.rectangle import whole
 from megatron_core.checkpoint.saved_config import config_from_json
 from megatron_core.checkpoint.stored_model import StoredModel
@@ -20,16 +19,16 @@ from megatron_core.errors import CheckpointError
 _COMPARED_BYTES = 2**24
 
 
-def verify_export(directory: Path, stored: StoredModel, report: ReportBytes) -> None:
-    """Raise CheckpointError unless the directory holds the stored model. `report` hears of bytes compared."""
-    foreign = foreign_model(open_legacy(directory), DataConfig(), stored.model.vocabulary)
+def verify_export(opened: OpenedMegatron, stored: StoredModel, report: ReportBytes) -> None:
+    """Raise CheckpointError unless it holds the stored model. `report` hears of bytes compared."""
+    foreign = foreign_model(opened, DataConfig(), stored.model.vocabulary)
     read = _function(config_from_json(foreign.config).model)
     if read != _function(stored.model):
-        raise CheckpointError(f"{directory} reads back as another model: {read}, not {_function(stored.model)}")
+        raise CheckpointError(f"{opened.origin} reads back as another model: {read}, not {_function(stored.model)}")
     if sorted(tensor.name for tensor in foreign.tensors) != stored.names:
-        raise CheckpointError(f"{directory} reads back with other weights than were written")
+        raise CheckpointError(f"{opened.origin} reads back with other weights than were written")
     for tensor in foreign.tensors:
-        _require_equal(tensor, stored, directory)
+        _require_equal(tensor, stored, opened.origin)
         report(tensor.nbytes)
 
 
@@ -48,7 +47,7 @@ def _function(config: ModelConfig) -> ModelConfig:
     )
 
 
-def _require_equal(tensor: ForeignTensor, stored: StoredModel, directory: Path) -> None:
+def _require_equal(tensor: ForeignTensor, stored: StoredModel, origin: str) -> None:
     values = tensor.read()
     rows = max(_COMPARED_BYTES * tensor.shape[0] // tensor.nbytes, 1)
     for start in range(0, tensor.shape[0], rows):
@@ -57,4 +56,4 @@ def _require_equal(tensor: ForeignTensor, stored: StoredModel, directory: Path) 
         stored.fill(ours, tensor.name, part)
         theirs = values[part.start[0] : part.stop[0]]
         if theirs.dtype != ours.dtype or not torch.equal(theirs.view(torch.uint8), ours.view(torch.uint8)):
-            raise CheckpointError(f"{directory}: {tensor.name} does not read back as it was written")
+            raise CheckpointError(f"{origin}: {tensor.name} does not read back as it was written")

@@ -251,11 +251,10 @@ def write_legacy(
     return directory
 
 
-def write_torch_dist(save: Path, ours: Weights, config: ModelConfig, *, stacked: bool = True, common: bool) -> Path:
-    """A torch_dist tree, written by PyTorch's own distributed checkpointing, with Transformer Engine's names."""
-    directory = save / "iter_0001000"
+def torch_dist_tensors(ours: Weights, config: ModelConfig, *, stacked: bool = True) -> dict[str, torch.Tensor]:
+    """What a torch_dist checkpoint holds by name, whole, with Transformer Engine's names."""
     layers = [layer_shards(ours, layer, config, 1) for layer in range(config.num_layers)]
-    saved: dict[str, Any] = {"optimizer.state.exp_avg.decoder.layers.0.x": torch.randn(3)}
+    saved = {"optimizer.state.exp_avg.decoder.layers.0.x": torch.randn(3)}
     for name in layers[0]:
         whole = [layer[name][0] for layer in layers]
         if stacked:
@@ -272,6 +271,13 @@ def write_torch_dist(save: Path, ours: Weights, config: ModelConfig, *, stacked:
         saved.update({theirs: ours[name]} if name in ours else {})
     if config.untie_embeddings_and_output_weights:
         saved["output_layer.weight"] = table(ours, "head.weight", rows)
+    return saved
+
+
+def write_torch_dist(save: Path, ours: Weights, config: ModelConfig, *, stacked: bool = True, common: bool) -> Path:
+    """A torch_dist tree of one process, written by PyTorch's own distributed checkpointing."""
+    directory = save / "iter_0001000"
+    saved: dict[str, Any] = {**torch_dist_tensors(ours, config, stacked=stacked)}
     state = {"args": arguments(config), "iteration": 1000, "checkpoint_version": 3.0}
     if not common:
         saved["common_state/shard_0_1"] = [state]  # becomes a file of torch.save, as there
@@ -281,8 +287,12 @@ def write_torch_dist(save: Path, ours: Weights, config: ModelConfig, *, stacked:
         dcp.save(saved, checkpoint_id=str(directory), planner=planner, no_dist=True)
     if common:
         torch.save(state, directory / "common.pt")
-    (directory / "metadata.json").write_text(
-        json.dumps({"sharded_backend": "torch_dist", "sharded_backend_version": 1})
-    )
-    (save / "latest_checkpointed_iteration.txt").write_text("1000")
+    finish_torch_dist(directory)
     return directory
+
+
+def finish_torch_dist(directory: Path) -> None:
+    """What is written last."""
+    sign = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch"}
+    (directory / "metadata.json").write_text(json.dumps(sign))
+    (directory.parent / "latest_checkpointed_iteration.txt").write_text("1000")
