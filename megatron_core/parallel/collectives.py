@@ -14,7 +14,6 @@ import torch.distributed as dist
 
 from megatron_core.parallel.collective_log import Call, CollectiveLog
 from megatron_core.parallel.context import Group
-from megatron_core.parallel.fake_memory import is_fake
 
 
 class Work(Protocol):
@@ -150,7 +149,7 @@ def reduce_scatter_in_place(tensor: torch.Tensor, group: Group) -> Work:
     """Start summing flat `tensor` over `group`; of `size` equal parts, member i's holds the sum in the i-th alone."""
     if group.size == 1:
         return DONE
-    if not (tensor.is_cuda or is_fake(tensor)):
+    if not tensor.is_cuda:
         # gloo has no reduce-scatter: torch makes one of an all-reduce of a copy.
         return all_reduce_async(tensor, group)
     own = tensor.view(group.size, -1)[group.coordinate]
