@@ -16,6 +16,8 @@ from megatron_core.checkpoint.huggingface.rotary import read_rotary, write_rotar
 from megatron_core.checkpoint.huggingface.settings import Settings
 from megatron_core.config.model import ModelConfig
 
+_ROTARY: dict[str, Any] = {"base": "rotary_emb_base", "share": "rotary_pct", "default_share": 0.25}
+
 
 def _read(settings: Settings) -> ModelConfig:
     h, length = settings.integer("hidden_size"), settings.integer("max_position_embeddings", 2048)
@@ -35,7 +37,7 @@ def _read(settings: Settings) -> ModelConfig:
         attention_dropout=settings.number("attention_dropout", 0.0),
         use_parallel_residual=settings.boolean("use_parallel_residual", True),
         untie_embeddings_and_output_weights=not settings.boolean("tie_word_embeddings", False),
-        **read_rotary(settings, base="rotary_emb_base", share="rotary_pct", default_share=0.25),
+        **read_rotary(settings, **_ROTARY),
         **read_activation(settings.text("hidden_act", "gelu")),
     )
     settings.refuse_rest(("classifier_dropout", "is_decoder"))
@@ -57,7 +59,7 @@ def _write(model: ModelConfig) -> dict[str, Any]:
         "attention_bias": True,
         "use_parallel_residual": model.use_parallel_residual,
         "tie_word_embeddings": not model.untie_embeddings_and_output_weights,
-        **write_rotary(model, base="rotary_emb_base", share="rotary_pct"),
+        **write_rotary(model, **_ROTARY),
     }
 
 

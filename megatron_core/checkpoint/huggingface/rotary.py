@@ -49,15 +49,15 @@ def read_rotary(
 
 
 def write_rotary(
-    model: ModelConfig, *, base: str = "rope_theta", share: str = "partial_rotary_factor"
+    model: ModelConfig, *, base: str = "rope_theta", share: str = "partial_rotary_factor", default_share: float = 1.0
 ) -> dict[str, Any]:
-    """Keys of a config.json that say the same; `share` is left out where all of a head rotates."""
+    """Keys of a config.json that say the same; the share is left out where it is what an absent key means."""
     scaling: dict[str, Any] = {}
     if model.use_rope_scaling:
         scaling = {"rope_type": "llama3", "factor": model.rope_scaling_factor, **_LLAMA3}
     elif model.rotary_seq_len_interpolation_factor is not None:
         scaling = {"rope_type": "linear", "factor": model.rotary_seq_len_interpolation_factor}
-    part = {} if model.rotary_percent == 1.0 else {"partial_rotary_factor": model.rotary_percent}
+    part = {} if model.rotary_percent == default_share else {"partial_rotary_factor": model.rotary_percent}
     return {
         base: model.rotary_base,
         **({share: model.rotary_percent} if part else {}),

@@ -36,12 +36,14 @@ def test_keys_of_pythia() -> None:
     assert not model.use_parallel_residual and not model.untie_embeddings_and_output_weights
 
 
-@pytest.mark.parametrize("parallel", [False, True])
-def test_what_is_written_reads_back(parallel: bool) -> None:
-    model = small(position_embedding_type="rope", rotary_percent=0.5, rotary_base=5e4, use_parallel_residual=parallel)
-    back = GPT_NEOX.read_config(Settings("", GPT_NEOX.write_config(model)))
+@pytest.mark.parametrize(("parallel", "share"), [(False, 0.5), (True, 0.25), (True, 1.0)])
+def test_what_is_written_reads_back(parallel: bool, share: float) -> None:
+    model = small(position_embedding_type="rope", rotary_percent=share, rotary_base=5e4, use_parallel_residual=parallel)
+    written = GPT_NEOX.write_config(model)
+    back = GPT_NEOX.read_config(Settings("", written))
+    assert GPT_NEOX.read_config(Settings("", GPTNeoXConfig(**written).to_dict())) == back
     assert GPT_NEOX.write_config(back) == GPT_NEOX.write_config(model)
-    assert (back.use_parallel_residual, back.rotary_percent, back.activation) == (parallel, 0.5, "gelu_tanh")
+    assert (back.use_parallel_residual, back.rotary_percent, back.activation) == (parallel, share, "gelu_tanh")
 
 
 def test_biases_in_some_linears_alone() -> None:
