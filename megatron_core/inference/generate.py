@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 
 from megatron_core.errors import ConfigError
 from megatron_core.inference.kv_cache import KVCache
@@ -191,7 +192,7 @@ class _Batch:
                     [row.position for row in self._rows],
                 )
                 drawn[0] = tokens
-                drawn[1] = logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - logits.logsumexp(-1)
+                drawn[1] = -F.cross_entropy(logits, tokens, reduction="none")
             broadcast(drawn, ctx.tp)
         numbers: list[list[float]] = broadcast(drawn, ctx.pp, ctx.pp.size - 1).tolist()
         return numbers

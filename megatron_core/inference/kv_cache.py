@@ -22,7 +22,7 @@ class KVCache:
         """`slots`: positions that a row can ever fill; their memory is taken once, when the prompts come."""
         self.slots = slots
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        """By global number: keys and values, [b, slots, g, d] each."""
+        """By global number: keys and values, [b, g, slots, d] each."""
 
     def prompts(self) -> EarlierTokens:
         """For the forward of the first tokens of each row, at positions 0 .. s - 1."""
@@ -48,10 +48,10 @@ class _Prompts:
     def joined(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         b, g, s, d = k.shape
         # Zeros, since a slot that nobody has filled yet is masked for shorter rows but takes part in their products.
-        shape = (b, self.cache.slots, g, d)
+        shape = (b, g, self.cache.slots, d)
         kept = self.cache.layers[layer] = (k.new_zeros(shape), v.new_zeros(shape))
         for store, values in zip(kept, (k, v)):
-            store[:, :s] = values.transpose(1, 2)
+            store[:, :, :s] = values
         return k, v
 
 
@@ -65,6 +65,6 @@ class _NextTokens:
 
     def joined(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         keys, values = self.cache.layers[layer]
-        keys[self.rows, self.positions] = k[:, :, 0]
-        values[self.rows, self.positions] = v[:, :, 0]
-        return keys[:, : self.used].transpose(1, 2), values[:, : self.used].transpose(1, 2)
+        for store, new in ((keys, k), (values, v)):
+            store.transpose(1, 2)[self.rows, self.positions] = new[:, :, 0]
+        return keys[:, :, : self.used], values[:, :, : self.used]

@@ -45,7 +45,7 @@ def test_memory_is_taken_once() -> None:
     k = torch.randn(2, 3, 4, 8)
     cache.prompts().joined(0, k, k)
     before = cache.layers[0][0].data_ptr()
-    assert not cache.layers[0][1][:, 4:].any(), "a masked slot that holds no number would still spoil the product"
+    assert not cache.layers[0][1][:, :, 4:].any(), "a masked slot that holds no number would still spoil the product"
     keys, _ = cache.next_tokens(torch.tensor([4, 4]), 5).joined(0, k[:, :, :1], k[:, :, :1])
     assert keys.data_ptr() == cache.layers[0][0].data_ptr() == before
     assert torch.equal(keys, torch.cat([k, k[:, :, :1]], 2))
