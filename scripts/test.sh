@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Sets up .venv, then runs every check and test:
-#     scripts/test.sh [--all] [PYTEST ARGUMENT ...]        --all: the slow proofs too, and a real Slurm for tests/slurm
+#     scripts/test.sh [--all] [PYTEST ARGUMENT ...]
+# --all: the slow proofs too, with lm_eval to compare with and a real Slurm for tests/slurm
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-scripts/setup_venv.sh test
-
 # Debian and Ubuntu keep it in two packages; elsewhere, or without root or network, its tests skip and say so.
 install_slurm() {
     if command -v slurmctld >/dev/null; then
@@ -23,7 +22,10 @@ selection=()
 if [[ ${1:-} == --all ]]; then
     selection=(-m "")
     shift
+    scripts/setup_venv.sh test eval-test
     install_slurm
+else
+    scripts/setup_venv.sh test
 fi
 
 failed=()

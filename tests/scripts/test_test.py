@@ -15,7 +15,7 @@ def checkout(tmp_path):
     made = Checkout(tmp_path)
     for name in PROGRAMS:
         made.stand_in(name)
-    made.run("scripts/setup_venv.sh", "test")
+    made.run("scripts/setup_venv.sh", "test", "eval-test")
     made.calls()
     return made
 
@@ -45,6 +45,14 @@ def test_slow_proofs_run_when_asked_for_and_other_words_go_to_pytest(checkout, t
     assert checkout.calls()[-1] == "python -m pytest -n 2 --dist loadfile -p tests.folder_seconds tests/optim -k clip"
     checkout.run("scripts/test.sh", "--all", "-x", PATH=machine(tmp_path, slurmctld="true"))
     assert checkout.calls()[-1] == "python -m pytest -n 2 --dist loadfile -p tests.folder_seconds -m  -x"
+
+
+def test_what_only_slow_proofs_need_is_installed_for_them(checkout, tmp_path):
+    shutil.rmtree(checkout.folder / ".venv" / "installed")
+    checkout.run("scripts/test.sh")
+    assert checkout.calls()[0].endswith("--editable .[test]")
+    checkout.run("scripts/test.sh", "--all", PATH=machine(tmp_path, slurmctld="true", mkdir="/bin/mkdir $*"))
+    assert checkout.calls()[0].endswith("--editable .[test,eval-test]")
 
 
 def machine(folder, **programs):
