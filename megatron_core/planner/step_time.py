@@ -107,10 +107,29 @@ class StepModel:
     def chunks(self) -> tuple[PartTime, ...]:
         """All virtual stages."""
         known: dict[tuple[int, bool, bool], PartTime] = {}
-        last = len(self.workload.layers) - 1
-        for k, layers in enumerate(self.workload.layers):
-            known.setdefault((len(layers), k == 0, k == last), self.chunk(k))
-        return tuple(known[len(layers), k == 0, k == last] for k, layers in enumerate(self.workload.layers))
+        alike = [self._alike(k) for k in range(len(self.workload.layers))]
+        for k, key in enumerate(alike):
+            if key not in known:
+                known[key] = self.chunk(k)
+        return tuple(known[key] for key in alike)
+
+    def _alike(self, k: int) -> tuple[int, bool, bool]:
+        """What virtual stages that take the same time have in common."""
+        layers = self.workload.layers
+        return len(layers[k]), k == 0, k == len(layers) - 1
+
+    @functools.cached_property
+    def _stage_counts(self) -> dict[int, int]:
+        """Of stages that do the same, the first one's number, and how many they are."""
+        alike: dict[tuple[tuple[int, bool, bool], ...], list[int]] = {}
+        for stage in range(self.workload.pp):
+            alike.setdefault(tuple(self._alike(k) for k in self.workload.stage_chunks(stage)), []).append(stage)
+        return {stages[0]: len(stages) for stages in alike.values()}
+
+    @functools.cached_property
+    def _stages(self) -> dict[int, "_Stage"]:
+        """By the number of each stage of `_stage_counts`."""
+        return {stage: self._stage(stage) for stage in self._stage_counts}
 
     @functools.cached_property
     def p2p(self) -> float:
@@ -160,22 +179,21 @@ class StepModel:
     def quick_makespan(self) -> float:
         """About the timeline's, without playing it: all stages once, and the busiest one for all other microbatches."""
         work = self.workload
-        stages = [self._stage(stage) for stage in range(work.pp)]
-        busiest = max(stage.busy for stage in stages)
-        fill = sum(stage.busy for stage in stages) - busiest
+        stages, counts = self._stages, self._stage_counts
+        busiest = max(stage.busy for stage in stages.values())
+        fill = sum(counts[number] * stage.busy for number, stage in stages.items()) - busiest
         if work.schedule == "zero-bubble":
-            fill -= sum(2 * stage.time.weight_gradient for stage in stages[1:])
+            put_off = sum(counts[number] * stage.time.weight_gradient for number, stage in stages.items())
+            fill -= 2 * (put_off - stages[0].time.weight_gradient)
         transfers = 0.0 if work.engine.waits_for_p2p else 2 * (work.pp - 1) * self.p2p
         return work.microbatches * busiest + max(fill, 0.0) / work.chunks + transfers
 
     def step(self, *, quick: bool = False) -> StepTime:
         """The whole step; `quick`: by `quick_makespan`, for those who compare thousands."""
-        work, m = self.workload, self.workload.microbatches
-        stages = [self._stage(stage) for stage in range(work.pp)]
-        busiest = max(range(work.pp), key=lambda stage: stages[stage].busy)
-        one = stages[busiest]
-        tail = max(self._reduction(stage, stages[stage].last_backward) for stage in range(work.pp))
-        optimizer = max(self._optimizer(stage) for stage in range(work.pp))
+        m, stages = self.workload.microbatches, self._stages
+        one = max(stages.values(), key=lambda stage: stage.busy)
+        tail = max(self._reduction(number, stage.last_backward) for number, stage in stages.items())
+        optimizer = max(self._optimizer(number) for number in stages)
         compute = one.time.forward + one.time.input_gradient + one.time.weight_gradient - one.time.tp
         recompute = one.time.recompute
         return StepTime(
