@@ -30,20 +30,20 @@ class LMEvalModel(LM):
         super().__init__()
         self.driven = driven
 
-    def loglikelihood(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests: Sequence[Instance]) -> list[tuple[float, bool]]:
         """(log-probability, whether greedy) of each request's (context, continuation)."""
         found = self.driven.pairs([request.args for request in requests])
         answers = [(each.log_probability, each.greedy) for each in found]
         self._keep("loglikelihood", requests, answers)
         return answers
 
-    def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
+    def loglikelihood_rolling(self, requests: Sequence[Instance]) -> list[float]:
         """The log-probability of each request's text."""
         answers = self.driven.texts([text for (text,) in (request.args for request in requests)])
         self._keep("loglikelihood_rolling", requests, answers)
         return answers
 
-    def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
+    def generate_until(self, requests: Sequence[Instance]) -> list[str]:
         """What follows each request's context, up to one of its stop texts. Raises ConfigError for unknown settings."""
         answers = [""] * len(requests)
         wanted = [_continuation(request.args[1]) for request in requests]
