@@ -33,7 +33,7 @@ from megatron_core.parallel.context import ParallelContext
 from megatron_core.parallel.groups import create_context
 from megatron_core.training.build import Run, build_run, initial_state
 from megatron_core.training.launch import choose_device, detect, process_group
-from megatron_core.training.pretrain import grid_of
+from megatron_core.training.mesh import grid_of
 from megatron_core.training.run_data import open_data, training_plans
 from megatron_core.training.train_step import train_step
 

@@ -11,6 +11,8 @@ import functools
 import torch
 import torch.nn.functional as F
 
+from megatron_core.parallel.fake_memory import is_fake
+
 _ROWS_AT_ONCE = 1024  # of a product that is added to another dtype: few enough to stay in a core's cache
 
 
@@ -24,7 +26,7 @@ def _cpu_has_16bit_gemm(dtype: torch.dtype) -> bool:
 def widened(*tensors: torch.Tensor) -> bool:
     """Whether products of these tensors are better taken in fp32 on their device."""
     first = tensors[0]
-    if first.device.type != "cpu" or first.dtype not in (torch.bfloat16, torch.float16):
+    if first.device.type != "cpu" or first.dtype not in (torch.bfloat16, torch.float16) or is_fake(first):
         return False
     return not _cpu_has_16bit_gemm(first.dtype)
 
@@ -56,7 +58,7 @@ def add_weight_gradient(total: torch.Tensor, grad: torch.Tensor, x: torch.Tensor
         total.addmm_(grad.t(), x)
     elif widened(grad) and total.dtype == torch.float32:
         total.addmm_(grad.float().t(), x.float())
-    elif total.device.type == "cpu":
+    elif total.device.type == "cpu" and not is_fake(total):
         for rows, columns in zip(total.split(_ROWS_AT_ONCE), grad.split(_ROWS_AT_ONCE, 1)):
             rows.add_(columns.t() @ x)
     else:

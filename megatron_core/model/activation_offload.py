@@ -49,14 +49,14 @@ class ActivationOffload:
 
     def passage(self, stay: Iterable[torch.Tensor]) -> "Passage":
         """For one microbatch through one chunk; `stay`: tensors that live on anyway, such as parameters."""
-        return Passage(self, frozenset(tensor.untyped_storage().data_ptr() for tensor in stay))
+        return Passage(self, frozenset(tensor.untyped_storage()._cdata for tensor in stay))
 
 
 class Passage:
     """One microbatch's forward through one chunk."""
 
     def __init__(self, offload: ActivationOffload, stay: frozenset[int]) -> None:
-        """`stay`: addresses of storages."""
+        """`stay`: identities of storages, which fake ones have too, unlike addresses."""
         self._offload, self._stay = offload, stay
         self._last: _Layer | None = None  # whose tensors are leaving
 
@@ -125,20 +125,22 @@ class _Layer:
     def __init__(self, offload: ActivationOffload, stay: frozenset[int], before: "_Layer | None") -> None:
         self._offload, self._stay = offload, stay
         self._before = before
-        # By address: none is used twice while the tensors are held here, until all of them have left.
+        # By identity: none is used twice while the tensors are held here, until all of them have left.
         self._travels: dict[int, _Travel] = {}
         self._fetched = self._arrived = False
 
     def pack(self, tensor: torch.Tensor) -> Any:
         """What is saved instead of a tensor: see `Keeping`."""
         storage = tensor.untyped_storage()
-        address = storage.data_ptr()
-        if address in self._stay or storage.nbytes() < self._offload.min_elements * tensor.itemsize:
+        identity = storage._cdata
+        if identity in self._stay or storage.nbytes() < self._offload.min_elements * tensor.itemsize:
             return AS_IT_IS.pack(tensor)
-        if address not in self._travels:
+        if identity not in self._travels:
             length = storage.nbytes() // tensor.itemsize
-            self._travels[address] = _Travel(tensor.detach().as_strided((length,), (1,), 0))
-        return _View(self._travels[address], tensor.dtype, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
+            self._travels[identity] = _Travel(tensor.detach().as_strided((length,), (1,), 0))
+        return _View(
+            self._travels[identity], tensor.dtype, tensor.size(), tensor.stride(), int(tensor.storage_offset())
+        )
 
     def unpack(self, packed: Any) -> torch.Tensor:
         """The tensor again. The first of a layer's has all of them come, and starts the fetch of the layer before."""

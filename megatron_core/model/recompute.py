@@ -117,13 +117,18 @@ def remade(
 
     Autograd asks the innermost hooks alone, so those around this must be handed on.
     """
-    kept, address, shape = Kept(x), output.data_ptr(), output.shape
+    kept, place = Kept(x), _place(output)
     with saved_tensors_hooks(
-        lambda saved: None if saved.data_ptr() == address and saved.shape == shape else keeping.pack(saved),
+        lambda saved: None if _place(saved) == place else keeping.pack(saved),
         lambda packed: _again(function, kept) if packed is None else keeping.unpack(packed),
     ):
         yield
-    # `output` is alive up to here, so that no other tensor can have had its address.
+    # `output` is alive up to here, so that no other tensor can have had its storage.
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int, torch.Size]:
+    """Equal for tensors that are the same elements in the same shape; not their address, which fake ones lack."""
+    return tensor.untyped_storage()._cdata, int(tensor.storage_offset()), tensor.shape
 
 
 def _again(function: Callable[[torch.Tensor], torch.Tensor], kept: Kept) -> torch.Tensor:

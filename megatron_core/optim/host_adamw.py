@@ -16,6 +16,7 @@ import torch
 
 from megatron_core.kernels.precision import at_least_fp32
 from megatron_core.optim.adamw import AdamHyper, Moments, adamw_update
+from megatron_core.parallel.fake_memory import only_fakes_are_made
 
 _TILE = 2**19
 """Elements that a thread takes at a time: some 0.3 ms of work, beside which a call costs little."""
@@ -45,7 +46,9 @@ class OnePass(Protocol):
 
 
 def compiled_pass() -> OnePass | None:
-    """The compiled kernel, or None where llvmlite is not installed."""
+    """The compiled kernel, or None where llvmlite is not installed or there is no memory to run it on."""
+    if only_fakes_are_made():
+        return None
     try:
         from megatron_core.optim.host_kernel import one_pass
     except ImportError:

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from megatron_core.errors import ConfigError
+from megatron_core.parallel.fake_memory import only_fakes_are_made
 from megatron_core.parallel.host_storage import as_host
 
 _ALIGNMENT = 64
@@ -33,10 +34,21 @@ def host_zeros(lengths: Sequence[int], dtype: torch.dtype, directory: Path | Non
     for length in lengths:
         starts.append(starts[-1] + -(-length * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT)
     nbytes = max(starts[-1], _ALIGNMENT)
+    flat = _fake(nbytes) if only_fakes_are_made() else _real(nbytes, directory)
+    return [flat[start : start + length * dtype.itemsize].view(dtype) for start, length in zip(starts, lengths)]
+
+
+def _real(nbytes: int, directory: Path | None) -> torch.Tensor:
     mapped = _anonymous(nbytes) if directory is None else _in_file(nbytes, directory)
     flat = torch.frombuffer(mapped, dtype=torch.uint8)
     as_host(flat.untyped_storage())
-    return [flat[start : start + length * dtype.itemsize].view(dtype) for start, length in zip(starts, lengths)]
+    return flat
+
+
+def _fake(nbytes: int) -> torch.Tensor:
+    """Of a dry run, which may ask for more than this machine has."""
+    storage = as_host(torch.UntypedStorage(nbytes, device="meta"))
+    return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
 def _anonymous(nbytes: int) -> mmap.mmap:

@@ -49,7 +49,7 @@ class BucketState:
     @property
     def has_master(self) -> bool:
         """Whether the master is a copy of its own."""
-        return self.master.data_ptr() != self.bucket.owned_weights.data_ptr()
+        return self.master.untyped_storage()._cdata != self.bucket.owned_weights.untyped_storage()._cdata
 
 
 class MixedPrecisionAdamW:

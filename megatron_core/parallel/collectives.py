@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from megatron_core.parallel.collective_log import Call, CollectiveLog
 from megatron_core.parallel.context import Group
+from megatron_core.parallel.fake_memory import is_fake
 
 
 class Work(Protocol):
@@ -149,7 +150,7 @@ def reduce_scatter_in_place(tensor: torch.Tensor, group: Group) -> Work:
     """Start summing flat `tensor` over `group`; of `size` equal parts, member i's holds the sum in the i-th alone."""
     if group.size == 1:
         return DONE
-    if not tensor.is_cuda:
+    if not (tensor.is_cuda or is_fake(tensor)):
         # gloo has no reduce-scatter: torch makes one of an all-reduce of a copy.
         return all_reduce_async(tensor, group)
     own = tensor.view(group.size, -1)[group.coordinate]
@@ -165,7 +166,7 @@ def all_gather_in_place(tensor: torch.Tensor, group: Group) -> Work:
         return DONE
     parts = tensor.view(group.size, -1)
     call = group.log.begin("all_gather", group.name, group.ranks)
-    if tensor.is_cuda:
+    if tensor.is_cuda or is_fake(tensor):
         work = _all_gather(tensor, parts[group.coordinate], group=group.handle, async_op=True)
     else:
         # gloo gathers into a tensor of its own and copies it: 3.5 x the time of a broadcast of each part.

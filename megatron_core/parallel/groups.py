@@ -36,11 +36,18 @@ def group_members(grid: RankGrid, rank: int, kv_replicas: int = 1) -> Iterator[t
 
 
 def create_context(
-    grid: RankGrid, rank: int, device: torch.device, *, kv_replicas: int = 1, timeout_minutes: float = 10.0
+    grid: RankGrid,
+    rank: int,
+    device: torch.device,
+    *,
+    kv_replicas: int = 1,
+    timeout_minutes: float = 10.0,
+    log: CollectiveLog | None = None,
 ) -> ParallelContext:
     """Create this rank's groups over the initialised default process group and return its context.
 
     Groups with the same members share one communicator. The default group must span exactly `grid.world_size` ranks.
+    log: of the rank's collectives; a new one if None.
     """
     if grid.world_size == 1:
         return ParallelContext(grid=grid, rank=rank, device=device)
@@ -48,7 +55,7 @@ def create_context(
     timeout = datetime.timedelta(minutes=timeout_minutes)
     handles: dict[tuple[int, ...], dist.ProcessGroup | None] = {tuple(range(grid.world_size)): dist.group.WORLD}
     groups: dict[str, Group] = {}
-    log = CollectiveLog(mark=cuda_mark if device.type == "cuda" else None)
+    log = log or CollectiveLog(mark=cuda_mark if device.type == "cuda" else None)
     for name, ranks in group_members(grid, rank, kv_replicas):
         if len(ranks) > 1 and ranks not in handles:
             handles[ranks] = dist.new_group(

@@ -26,5 +26,5 @@ def host_like(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_cuda:
         return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     # Not by an operator, so that who watches operators meets it with its mark.
-    storage = as_host(torch.UntypedStorage(tensor.nbytes))
+    storage = as_host(torch.UntypedStorage(tensor.nbytes, device=tensor.untyped_storage().device))
     return torch.empty(0, dtype=tensor.dtype).set_(storage)

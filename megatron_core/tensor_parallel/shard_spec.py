@@ -7,6 +7,7 @@ and tests read all they need from this record; nothing else knows how a layer wa
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import nn
@@ -107,8 +108,16 @@ class SpecParameter(nn.Parameter):
 def make_parameter(data: torch.Tensor, spec: ShardSpec) -> SpecParameter:
     """Wrap `data` (local shape, vocabulary padding included) as a trainable parameter with its spec."""
     parameter = SpecParameter(data)
+    if not isinstance(parameter, SpecParameter):  # nn.Parameter leaves a subclass of Tensor its own class
+        parameter.__class__ = _both(type(parameter))
     parameter.spec = spec
     return parameter
+
+
+@cache
+def _both(kind: type) -> type:
+    """A parameter's class whose tensors are of another kind: fake ones, in a dry run."""
+    return type(f"Spec{kind.__name__}", (SpecParameter, kind), {})
 
 
 def spec_parameters(module: nn.Module) -> Iterator[SpecParameter]:

@@ -14,6 +14,7 @@ import torch
 from megatron_core.kernels.precision import at_least_fp32, wide_dtype
 from megatron_core.parallel.collectives import MAX, all_reduce
 from megatron_core.parallel.context import Group
+from megatron_core.parallel.fake_memory import is_fake
 from megatron_core.tensor_parallel.vocab import VocabSlice
 
 _CPU_BLOCK_BYTES = 1 << 20  # a block of rows this large stays in a core's cache over the passes made on it
@@ -26,7 +27,8 @@ def _wide_blocks(logits: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
     Of 16-bit logits they are copies in one buffer, which are put back when the next block is asked for.
     """
     rows, columns = logits.shape
-    block_bytes = _CPU_BLOCK_BYTES if logits.device.type == "cpu" else _GPU_BLOCK_BYTES
+    on_cpu = logits.device.type == "cpu" and not is_fake(logits)
+    block_bytes = _CPU_BLOCK_BYTES if on_cpu else _GPU_BLOCK_BYTES
     step = min(rows, max(1, block_bytes // max(1, columns * 4)))
     wide = wide_dtype(logits.dtype)
     buffer = None if wide == logits.dtype else logits.new_empty(step, columns, dtype=wide)

@@ -79,8 +79,13 @@ class Run:
         return tensors_of(self.reducer.buckets, self.optimizer, with_optim=with_optim)
 
 
-def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: RunState) -> Run:
-    """Everything that trains, from a resolved config; batches begin at `state.consumed_samples`."""
+def build_run(
+    config: RunConfig, ctx: ParallelContext, data: RunData, state: RunState, *, draws_weights: bool = True
+) -> Run:
+    """Everything that trains, from a resolved config; batches begin at `state.consumed_samples`.
+
+    draws_weights: else they are zero.
+    """
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=data.vocab_size))
     model, parallel, training = config.model, config.parallel, config.training
     dtype = DTYPES[config.optim.precision]
@@ -89,7 +94,7 @@ def build_run(config: RunConfig, ctx: ParallelContext, data: RunData, state: Run
         model,
         ctx,
         queue,
-        training.seed,
+        training.seed if draws_weights else None,
         dtype,
         parallel.sequence_parallel,
         RecomputePlan.of(parallel),

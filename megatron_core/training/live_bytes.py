@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from megatron_core.optim.onebit_adam import OneBitAdam
 from megatron_core.parallel.host_storage import on_host
@@ -65,10 +64,10 @@ class LiveBytes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Perform an operator and look at all tensors that it took or made."""
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves((args, kwargs, result)):
-            if isinstance(leaf, torch.Tensor):
-                self._meet(leaf)
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func.namespace != "prim":  # which asks a fake tensor for its device, again and again
+            self._meet_all((args, tuple(kwargs.values()), result))
         return result
 
     @classmethod
@@ -94,6 +93,13 @@ class LiveBytes(TorchDispatchMode):
         """Bytes by category."""
         total = sum(self._peaks[category] for category in STATIC) + self._live_peak
         return {**self._peaks, "temporary": self._live_peak - self._peaks["activations"], "total": total}
+
+    def _meet_all(self, values: Sequence[Any]) -> None:
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                self._meet(value)
+            elif isinstance(value, tuple | list):
+                self._meet_all(value)
 
     def _meet(self, tensor: torch.Tensor) -> _Live | None:
         """The entry of a tensor's storage; None where it does not count or is static."""
@@ -139,7 +145,8 @@ def counted(run: Run) -> Iterator[LiveBytes]:
             *(tensor for e in errors for tensor in (e.worker, e.server)),
         ],
     }
-    live = LiveBytes(run.ctx.device.type, static)
+    # Of a storage and not of the device: fake ones are on `meta`, whatever device they stand for.
+    live = LiveBytes(run.reducer.buckets[0].weights.untyped_storage().device.type, static)
     hooks = [
         hook
         for chunk in run.chunks

@@ -16,11 +16,11 @@ from megatron_core.errors import UserError
 from megatron_core.parallel.collectives import MAX, all_reduce
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.parallel.groups import create_context
-from megatron_core.parallel.rank_grid import DEFAULT_ORDER, TP_PP_DP_ORDER, RankGrid
 from megatron_core.training.console import set_up_console
 from megatron_core.training.exit_file import LastWord
 from megatron_core.training.faults import FaultError
 from megatron_core.training.launch import Launch, choose_device, detect, process_group
+from megatron_core.training.mesh import grid_of, kv_replicas
 from megatron_core.training.restart import restarted
 from megatron_core.training.resume import checkpoint_model_args
 from megatron_core.training.run_data import RunData, open_data
@@ -65,23 +65,6 @@ def pretrain(argv: Sequence[str], started: float) -> int:
         if local_rank == 0:
             sys.stderr.write("interrupted: the run ends where it stands\n")
         return EXIT_OTHER
-
-
-def grid_of(config: RunConfig, world_size: int) -> RankGrid:
-    """The mesh that a resolved config asks for."""
-    parallel = config.parallel
-    return RankGrid(
-        tp=parallel.tensor_model_parallel_size,
-        cp=parallel.context_parallel_size,
-        dp=config.data_parallel_size(world_size),
-        pp=parallel.pipeline_model_parallel_size,
-        order=TP_PP_DP_ORDER if parallel.use_tp_pp_dp_mapping else DEFAULT_ORDER,
-    )
-
-
-def kv_replicas(config: RunConfig) -> int:
-    """How many neighbours on tp hold the same key/value heads."""
-    return max(config.parallel.tensor_model_parallel_size // config.model.query_groups, 1)
 
 
 def _run_rank(parsed: Parsed, launch: Launch, started: float) -> int:

@@ -23,7 +23,7 @@ from megatron_core.config.cli import parse
 from megatron_core.errors import CheckpointError
 from megatron_core.parallel.groups import create_context
 from megatron_core.training.console import LOGGER_NAME
-from megatron_core.training.pretrain import grid_of, kv_replicas
+from megatron_core.training.mesh import grid_of, kv_replicas
 from megatron_core.training.run_data import open_data
 from megatron_core.training.session import begin
 

@@ -22,7 +22,7 @@ from megatron_core.parallel.context import ParallelContext
 from megatron_core.parallel.groups import create_context
 from megatron_core.training.build import Run
 from megatron_core.training.exit_file import LastWord
-from megatron_core.training.pretrain import grid_of, kv_replicas
+from megatron_core.training.mesh import grid_of, kv_replicas
 from megatron_core.training.run_data import RunData, open_data
 from megatron_core.training.session import begin, run_to_end
 from megatron_core.training.signals import SignalFlag

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grid, replicas and exit codes; whole runs from the command line are tested end to end."""
+"""Exit codes; whole runs from the command line are tested end to end."""
 
 import contextlib
 import time
@@ -14,24 +14,10 @@ from megatron_core.parallel.collective_log import CollectiveLog
 from megatron_core.parallel.context import Group
 from megatron_core.training import pretrain as module
 from megatron_core.training.launch import Launch
-from megatron_core.training.pretrain import grid_of, kv_replicas, pretrain
-from tests.e2e.proof import FAMILIES, SMALL, config_of
+from megatron_core.training.pretrain import pretrain
+from tests.e2e.proof import FAMILIES, SMALL
 
 GPT2 = FAMILIES["gpt2"]
-
-
-def test_the_grid_of_a_layout() -> None:
-    flags = f"{GPT2} --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"
-    grid = grid_of(config_of(flags, 8), 8)
-    assert (grid.tp, grid.pp, grid.dp) == (2, 2, 2)
-    other = grid_of(config_of(f"{flags} --use-tp-pp-dp-mapping", 8), 8)
-    assert grid.members(0, "pp") == (0, 4) and other.members(0, "pp") == (0, 2)
-
-
-@pytest.mark.parametrize(("groups", "tp", "replicas"), [(4, 1, 1), (4, 4, 1), (2, 4, 2), (1, 4, 4)])
-def test_neighbours_with_the_same_keys(groups: int, tp: int, replicas: int) -> None:
-    flags = f"{GPT2} --group-query-attention --num-query-groups {groups} --tensor-model-parallel-size {tp}"
-    assert kv_replicas(config_of(flags, tp)) == replicas
 
 
 @pytest.mark.parametrize(("local_rank", "lines"), [(0, 1), (1, 0)])

@@ -14,7 +14,7 @@ from megatron_core.optim.lr_schedule import Applied
 from megatron_core.parallel.context import ParallelContext, single_process_context
 from megatron_core.parallel.groups import create_context
 from megatron_core.training.build import Run, build_run, initial_state, rewound
-from megatron_core.training.pretrain import grid_of, kv_replicas
+from megatron_core.training.mesh import grid_of, kv_replicas
 from megatron_core.training.resume import Start, checkpoint_model_args, choose_start, load_start, roll_back
 from megatron_core.training.run_data import open_data
 from megatron_core.training.state import RunState
