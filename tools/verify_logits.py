@@ -16,7 +16,7 @@ from megatron_core.checkpoint.list_steps import split_step_path
 from megatron_core.checkpoint.manifest import Manifest
 from megatron_core.errors import CheckpointError
 from megatron_core.inference.logits import logits
-from megatron_core.inference.open_model import open_chosen
+from megatron_core.inference.open_model import open_chosen, round_weights
 from megatron_core.parallel.context import single_process_context
 
 LENGTHS = (1, 2, 7, 33, 128)
@@ -69,10 +69,10 @@ def compare_logits(step: Path, manifest: Manifest, theirs: Path, dtype: torch.dt
     """The largest difference over prompts of several lengths, of random tokens. Raises as `require_same_logits`."""
     root, number = split_step_path(step)
     chosen = Chosen(source=Source(root=root, step=number), manifest=manifest)
-    ours = open_chosen(chosen, single_process_context(), dtype=torch.float32).model
+    narrower = _narrower(manifest, dtype)
+    ours = open_chosen(chosen, single_process_context(), dtype=torch.float32, rounded_to=narrower).model
     model = _load(theirs)
-    for module in (*ours.chunks, model):
-        _round(module, _narrower(manifest, dtype))
+    round_weights(model, narrower)
     generator = torch.Generator().manual_seed(1)
     lengths = sorted({min(length, ours.config.seq_length) for length in LENGTHS})
     difference = largest = 0.0
@@ -93,12 +93,6 @@ def _narrower(manifest: Manifest, dtype: torch.dtype | None) -> torch.dtype:
     stored = [getattr(torch, entry.dtype) for entry in manifest.tensors if entry.name.startswith("model/")]
     narrowest: torch.dtype = min(stored, key=lambda found: found.itemsize)
     return narrowest if dtype is None or dtype.itemsize > narrowest.itemsize else dtype
-
-
-def _round(module: torch.nn.Module, dtype: torch.dtype) -> None:
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(parameter.to(dtype))
 
 
 def _load(directory: Path) -> torch.nn.Module:
