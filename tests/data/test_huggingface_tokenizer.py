@@ -69,6 +69,14 @@ def test_a_vocabulary_without_special_tokens() -> None:
     assert (tokenizer.eod, tokenizer.pad, tokenizer.fim) == (None, None, None)
 
 
+def test_saved_it_is_the_same(tmp_path: Path) -> None:
+    tokenizer = HuggingFaceTokenizer(byte_level_bpe(["<|endoftext|>"]))
+    tokenizer.save(tmp_path / "tokenizer.json")
+    again = load_huggingface(str(tmp_path))
+    assert again.eod_name == tokenizer.eod_name == "<|endoftext|>"
+    assert np.array_equal(again.encode("a <|endoftext|> b"), tokenizer.encode("a <|endoftext|> b"))
+
+
 def test_gpt2_itself() -> None:
     """The published vocabulary; its known ids of a known sentence."""
     assert GPT2.is_dir(), f"{GPT2} is needed: GPT-2's vocab.json and merges.txt"

@@ -7,6 +7,7 @@ models are left untouched.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,8 +16,13 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
+from megatron_core.checkpoint.huggingface.family import Family
+from megatron_core.checkpoint.huggingface.gpt2 import GPT2
+from megatron_core.checkpoint.huggingface.link import by_theirs
+from megatron_core.checkpoint.huggingface.llama import LLAMA
+from megatron_core.config.model import ModelConfig
 from megatron_core.training.train_step import train_step
-from tests.e2e.proof import Curve, assert_equal, start_rank, whole_weights
+from tests.e2e.proof import Curve, assert_equal, config_of, start_rank, whole_weights
 
 State = dict[str, torch.Tensor]
 
@@ -37,32 +43,6 @@ def gpt2_model() -> nn.Module:
     )  # fmt: skip
 
 
-def gpt2_state(ours: Mapping[str, torch.Tensor]) -> State:
-    """Our weights under GPT-2's names; its Conv1D weights are [in, out]."""
-    theirs = {
-        "transformer.wte.weight": ours["embedding.tokens.weight"],
-        "lm_head.weight": ours["embedding.tokens.weight"],
-        "transformer.wpe.weight": ours["embedding.positions.weight"],
-        "transformer.ln_f.weight": ours["final_norm.weight"],
-        "transformer.ln_f.bias": ours["final_norm.bias"],
-    }
-    for layer in range(4):
-        mine, its = f"layers.{layer}", f"transformer.h.{layer}"
-        kv, kv_bias = ours[f"{mine}.attention.kv.weight"], ours[f"{mine}.attention.kv.bias"]
-        qkv = [ours[f"{mine}.attention.q.weight"], kv[:, 0], kv[:, 1]]
-        qkv_bias = [ours[f"{mine}.attention.q.bias"], kv_bias[:, 0], kv_bias[:, 1]]
-        theirs[f"{its}.attn.c_attn.weight"] = torch.cat([w.reshape(32, 32) for w in qkv]).t()
-        theirs[f"{its}.attn.c_attn.bias"] = torch.cat([b.reshape(32) for b in qkv_bias])
-        theirs[f"{its}.attn.c_proj.weight"] = ours[f"{mine}.attention.output.weight"].reshape(32, 32).t()
-        theirs[f"{its}.attn.c_proj.bias"] = ours[f"{mine}.attention.output.bias"]
-        for kind in ("weight", "bias"):
-            theirs[f"{its}.ln_1.{kind}"] = ours[f"{mine}.attention_norm.{kind}"]
-            theirs[f"{its}.ln_2.{kind}"] = ours[f"{mine}.mlp_norm.{kind}"]
-            theirs[f"{its}.mlp.c_fc.{kind}"] = ours[f"{mine}.mlp.up.{kind}"].t()
-            theirs[f"{its}.mlp.c_proj.{kind}"] = ours[f"{mine}.mlp.down.{kind}"].t()
-    return theirs
-
-
 def llama_model() -> nn.Module:
     return LlamaForCausalLM(
         LlamaConfig(vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
@@ -71,24 +51,16 @@ def llama_model() -> nn.Module:
     )  # fmt: skip
 
 
-def llama_state(ours: Mapping[str, torch.Tensor]) -> State:
-    """Our weights under Llama's names."""
-    theirs = {
-        "model.embed_tokens.weight": ours["embedding.tokens.weight"],
-        "lm_head.weight": ours["head.weight"],
-        "model.norm.weight": ours["final_norm.weight"],
-    }
-    for layer in range(4):
-        mine, its = f"layers.{layer}", f"model.layers.{layer}"
-        kv, up = ours[f"{mine}.attention.kv.weight"], ours[f"{mine}.mlp.up.weight"]
-        theirs[f"{its}.self_attn.q_proj.weight"] = ours[f"{mine}.attention.q.weight"].reshape(32, 32)
-        theirs[f"{its}.self_attn.k_proj.weight"] = kv[:, 0].reshape(16, 32)
-        theirs[f"{its}.self_attn.v_proj.weight"] = kv[:, 1].reshape(16, 32)
-        theirs[f"{its}.self_attn.o_proj.weight"] = ours[f"{mine}.attention.output.weight"].reshape(32, 32)
-        theirs[f"{its}.mlp.gate_proj.weight"], theirs[f"{its}.mlp.up_proj.weight"] = up[0], up[1]
-        theirs[f"{its}.mlp.down_proj.weight"] = ours[f"{mine}.mlp.down.weight"]
-        theirs[f"{its}.input_layernorm.weight"] = ours[f"{mine}.attention_norm.weight"]
-        theirs[f"{its}.post_attention_layernorm.weight"] = ours[f"{mine}.mlp_norm.weight"]
+def renamed(ours: Mapping[str, torch.Tensor], family: Family, config: ModelConfig) -> State:
+    """Our weights under their names, by the table that conversions go by."""
+    theirs: State = {}
+    for name, links in by_theirs(family.links(config)).items():
+        theirs[name] = torch.empty(links[0].theirs_shape, dtype=ours[links[0].ours].dtype)
+        for link in links:
+            part = ours[link.ours][link.ours_at.slices((0,) * len(link.ours_shape))]
+            link.part_of_theirs(theirs[name]).copy_(part)
+    if not config.untie_embeddings_and_output_weights:
+        theirs[family.head] = theirs["transformer.wte.weight"]
     return theirs
 
 
@@ -141,20 +113,21 @@ def train_theirs(model: nn.Module, initial: State, batches: list[torch.Tensor]) 
     return Curve(losses, norms, {name: tensor.numpy() for name, tensor in model.state_dict().items()})
 
 
-FAMILIES: dict[str, tuple[str, Callable[[], nn.Module], Callable[[Mapping[str, torch.Tensor]], State]]] = {
-    "gpt2": (GPT2_FLAGS, gpt2_model, gpt2_state),
-    "llama": (LLAMA_FLAGS, llama_model, llama_state),
+FAMILIES: dict[str, tuple[str, Callable[[], nn.Module], Family]] = {
+    "gpt2": (GPT2_FLAGS, gpt2_model, GPT2),
+    "llama": (LLAMA_FLAGS, llama_model, LLAMA),
 }
 
 
 def compare(family: str, dtype: torch.dtype, precision: str) -> tuple[Curve, Curve]:
     """Our curve, its weights under their names, and theirs."""
-    flags, build, rename = FAMILIES[family]
+    flags, build, kind = FAMILIES[family]
+    config = replace(config_of(flags, 1).model, vocab_size=61)
     initial, batches, ours = train_ours(f"{flags} {precision}")
-    renamed = rename({name: torch.from_numpy(array) for name, array in ours.weights.items()})
-    theirs = train_theirs(build().to(dtype), rename(initial), batches)
+    final = renamed({name: torch.from_numpy(array) for name, array in ours.weights.items()}, kind, config)
+    theirs = train_theirs(build().to(dtype), renamed(initial, kind, config), batches)
     assert min(theirs.norms) > 1.0, "clipping must bite, or the test says nothing of it"
-    return Curve(ours.losses, ours.norms, {name: tensor.numpy() for name, tensor in renamed.items()}), theirs
+    return Curve(ours.losses, ours.norms, {name: tensor.numpy() for name, tensor in final.items()}), theirs
 
 
 @pytest.mark.parametrize("family", FAMILIES)

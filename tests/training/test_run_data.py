@@ -50,6 +50,13 @@ def test_who_reads_data(ctx: ParallelContext, more: str, reads: bool) -> None:
         source.skip()  # there is no step to be passed over, which only a reader notices
 
 
+def test_a_model_may_have_more_ids_than_its_tokenizer() -> None:
+    flags = GPT2.replace("--vocab-size 61", "--tokenizer-type ByteTokenizer")
+    assert open_data(config_of(flags, 1)).vocab_size == 257
+    data = open_data(config_of(f"{flags} --vocab-size 300", 1))
+    assert (data.vocab_size, data.rules.vocab_size) == (300, 300)
+
+
 def test_missing_data_is_found_before_anything_is_built() -> None:
     with pytest.raises(DataError, match="nowhere"):
         open_data(config_of("--data-path /nowhere --tokenizer-type ByteTokenizer", 1))

@@ -86,11 +86,9 @@ def export_tokenizer(data: DataConfig, target: Path) -> None:
 
 
 def special_ids(data: DataConfig) -> dict[str, Any]:
-    """Keys of a config.json that say where generation begins and ends."""
-    if data.tokenizer in (None, "NullTokenizer"):
-        return {"bos_token_id": None, "eos_token_id": None}
-    eod = build_tokenizer(data).eod
-    return {"bos_token_id": eod, "eos_token_id": eod}
+    """Keys of a config.json that say where generation ends; what stands before a text is the tokenizer's business."""
+    none = data.tokenizer in (None, "NullTokenizer")
+    return {"bos_token_id": None, "eos_token_id": None if none else build_tokenizer(data).eod}
 
 
 def _byte_level() -> Tokenizer:
