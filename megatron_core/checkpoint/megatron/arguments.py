@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from megatron_core.checkpoint.megatron.inert import Inert
 from megatron_core.checkpoint.plain import quote
 from megatron_core.config.fields import all_fields
@@ -47,6 +49,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "glu_linear_offset": (0.0,),
 }
 """Values beside None, False and 0 that leave the model as it is."""
+_NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 _OTHER_MODELS = (
     *("apply_layernorm_1p", "apply_residual_connection_post_layernorm", "attention_output_gate", "qk_l2_norm"),
     *("multi_latent_attention", "mtp_num_layers", "window_size", "sliding_window_size", "no_rope_freq", "onnx_safe"),
@@ -59,10 +62,24 @@ _OTHER_MODELS = (
 
 
 def read_arguments(saved: object, origin: str) -> Arguments:
-    """The fields of an argparse.Namespace. Raises CheckpointError where it is something else."""
+    """The fields of an argparse.Namespace, those of other than plain values inert.
+
+    Raises CheckpointError where it is something else.
+    """
     if isinstance(saved, Inert) and saved.name == "argparse.Namespace" and saved.fields:
-        return {key: value for key, value in saved.fields.items() if isinstance(key, str)}
+        return {key: _plain(value) for key, value in saved.fields.items() if isinstance(key, str)}
     raise CheckpointError(f"{origin} holds no arguments of Megatron-LM (args), which say what its weights are")
+
+
+def _plain(value: object) -> object:
+    """The value, if comparing and printing it can do no harm; one of numpy's numbers as Python's."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, list) and len(value) <= 64 and all(type(item) in (int, float, str) for item in value):
+        return value
+    if value is None or isinstance(value, (bool, float, str, Inert)) or (type(value) is int and abs(value) < 2**62):
+        return value
+    return Inert(type(value).__name__)
 
 
 def model_config(arguments: Arguments, vocab_size: int, origin: str) -> ModelConfig:
@@ -110,7 +127,7 @@ def _derived(arguments: Arguments) -> Iterator[tuple[str, Any]]:
     """What has other words there: norm, GELU, positions."""
     norm = arguments.get("normalization")
     if norm is not None:
-        yield "normalization", {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}.get(str(norm).lower(), norm)
+        yield "normalization", _NORMS.get(norm.lower(), norm) if isinstance(norm, str) else norm
     if arguments.get("glu_activation") == "swiglu":
         yield "swiglu", True
     if not (arguments.get("swiglu") or arguments.get("squared_relu") or arguments.get("glu_activation")):

@@ -49,7 +49,8 @@ class DistributedMetadata:
         fields = record.fields
         path, start, length = (fields.get(key) for key in ("relative_path", "offset", "length"))
         if not isinstance(path, str) or Path(path).name != path or type(start) is not int or type(length) is not int:
-            raise CheckpointError(f"{where} lies at {quote(path)}, which is no place in a file of the same directory")
+            shown = quote(path) if isinstance(path, str) else type(path).__name__
+            raise CheckpointError(f"{where} lies at {shown}, which is no place in a file of the same directory")
         if fields.get("transform_descriptors"):
             raise CheckpointError(f"{where} is compressed: save it without extensions")
         return open_torch_file(self.directory / path, start, length)

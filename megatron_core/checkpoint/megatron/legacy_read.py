@@ -72,7 +72,7 @@ def _open_rank(path: Path) -> _Rank:
         raise CheckpointError(f"{path} is no checkpoint of Megatron-LM: it holds no dictionary")
     version, iteration = saved.get("checkpoint_version", 0), saved.get("iteration", 0)
     known = isinstance(version, (int, float)) and version in (0, 1, 2, 3)
-    if not known or type(iteration) is not int or iteration < 0:
+    if not known or type(iteration) is not int or not 0 <= iteration < 10**12:
         raise CheckpointError(f"{path}: no checkpoint of versions 0 to 3 at an iteration of at least 0")
     return _Rank(
         path=path,

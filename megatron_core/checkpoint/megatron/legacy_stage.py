@@ -25,6 +25,7 @@ from megatron_core.checkpoint.rectangle import Rectangle
 from megatron_core.checkpoint.stored_model import StoredModel
 from megatron_core.checkpoint.verify import ReportBytes
 from megatron_core.errors import CheckpointError
+from megatron_core.model.gpt import EMBEDDING_NAME
 
 _BLOCK_BYTES = 2**24
 
@@ -53,6 +54,7 @@ def write_stage(
                 matrix = _matrix(stored, parameter)
                 for shard, (descriptor, file) in enumerate(zip(descriptors, files)):
                     _write_shard(descriptor, file[key][name], matrix, parameter.shard(tp, shard), report)
+                del matrix  # before the next one is made
     for path in paths:
         sync_directory(path.parent)
 
@@ -82,7 +84,7 @@ def _write_holes(
         }
         weights[key].update(dict.fromkeys(target.empty_states(chunk)))
     state = {
-        "args": write_arguments(stored.model, target, stored.manifest, stored.dtype("embedding.tokens.weight")),
+        "args": write_arguments(stored.model, target, stored.manifest, stored.dtype(EMBEDDING_NAME)),
         "checkpoint_version": 3.0,
         "iteration": stored.manifest.step,
         **weights,

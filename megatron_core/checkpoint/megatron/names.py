@@ -74,6 +74,8 @@ def flattened(weights: Mapping[Any, Any], origin: str) -> Iterator[tuple[str, Fi
         if depth > _MAX_DEPTH:
             raise CheckpointError(f"{origin}: weights nested more than {_MAX_DEPTH} deep")
         for key, value in items.items():
+            if not isinstance(key, str):
+                continue
             if isinstance(value, dict):
                 pending.append((f"{prefix}{key}.", value, depth + 1))
             elif isinstance(value, FileTensor):

@@ -32,6 +32,7 @@ _STORAGES: Mapping[str, torch.dtype] = {
     "torch.BoolStorage": torch.bool,
     "torch.storage.UntypedStorage": torch.uint8,
 }
+_DTYPES: Mapping[str, torch.dtype] = {str(dtype): dtype for dtype in _STORAGES.values()}
 _RECORDS = frozenset({"argparse.Namespace", "torch.device", "torch.serialization._get_layout", "numpy.ndarray"})
 _RECORD_MODULES = ("torch.distributed.checkpoint.metadata.", "torch.distributed.checkpoint.filesystem.", "pathlib.")
 """Inert, and read by name: nothing of them is needed but what they hold."""
@@ -67,8 +68,7 @@ def storage_dtype(kind: object) -> torch.dtype:
 def build(callee: Inert, arguments: tuple[Any, ...] | None) -> object:
     """What a name stands for (`arguments` None) or a call of it gives, if it is known here; else an Inert."""
     if arguments is None:
-        dtype = getattr(torch, callee.name.removeprefix("torch."), None) if callee.name.startswith("torch.") else None
-        return dtype if isinstance(dtype, torch.dtype) else callee
+        return _DTYPES.get(callee.name, callee)
     builder = _BUILDERS.get(callee.name)
     return Inert(callee.name, arguments) if builder is None else builder(*arguments)
 

@@ -45,8 +45,8 @@ def open_torch_dist(directory: Path) -> OpenedMegatron:
     if not isinstance(state, dict):
         raise CheckpointError(f"{directory} holds no state of a run beside its tensors")
     iteration = state.get("iteration", 0)
-    if type(iteration) is not int:
-        raise CheckpointError(f"{directory}: iteration is {quote(iteration)}")
+    if type(iteration) is not int or not 0 <= iteration < 10**12:
+        raise CheckpointError(f"{directory}: iteration is no number of at least 0")
 
     def assemble(wanted: Sequence[Parameter]) -> Mapping[str, ShardedTensor]:
         require_names(wanted, sources, str(directory))

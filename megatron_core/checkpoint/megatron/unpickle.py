@@ -77,7 +77,8 @@ def unpickle(file: FileSlice, persistent: Persistent | None = None) -> tuple[Any
                 return machine.stack.pop(), frozenset(machine.inert)
             machine.step(opcode.name, argument)
     except (ValueError, TypeError, LookupError, OverflowError, AttributeError, MemoryError) as error:
-        raise CheckpointError(f"{file.path}: a damaged or hostile pickle at byte {file.tell()}: {error}") from None
+        reason = ascii(str(error))[1:-1][:200]
+        raise CheckpointError(f"{file.path}: a damaged or hostile pickle at byte {file.tell()}: {reason}") from None
     raise CheckpointError(f"{file.path}: a pickle without an end")
 
 

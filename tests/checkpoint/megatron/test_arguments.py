@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from typing import Any
 
+import numpy as np
 import pytest
 
 from megatron_core.checkpoint.megatron.arguments import model_config, read_arguments
@@ -103,3 +104,26 @@ def test_arguments_are_a_namespace() -> None:
     for other in (None, {"num_layers": 2}, Inert("argparse.Namespace", ()), Inert("os.system", ("x",))):
         with pytest.raises(CheckpointError, match="here holds no arguments"):
             read_arguments(other, "here")
+
+
+def test_what_a_hostile_namespace_holds_does_no_harm() -> None:
+    deep: Any = ()
+    for _ in range(100_000):
+        deep = (deep,)
+    saved = Inert("argparse.Namespace", ())
+    saved.state = OLD | {
+        "num_layers": np.int64(2),
+        "num_query_groups": np.arange(4),
+        "swiglu": np.arange(2),
+        "normalization": deep,
+        "num_key_value_heads": 10**5000,
+        "window_size": [deep],
+        "lr": np.float64(0.5),
+    }
+    arguments = read_arguments(saved, "here")
+    assert arguments["num_layers"] == 2 and arguments["lr"] == 0.5
+    with pytest.raises(CheckpointError) as caught:
+        model_config(arguments, 100, "here")
+    assert "normalization is <tuple, not made>, not text" in str(caught.value)
+    assert "swiglu is <ndarray, not made>, not true or false" in str(caught.value)
+    assert "num_query_groups is <int, not made>, not a whole number" in str(caught.value)

@@ -61,7 +61,7 @@ def test_names_of_the_whole_model() -> None:
 
 def test_dictionaries_are_flattened_and_cannot_go_round() -> None:
     tensor = FileTensor(path=Path("x"), start=0, layout=torch.empty(1, device="meta"))
-    nested = {"language_model": {"encoder": {"layers.0.x": tensor}, 5: {"y": tensor}}, "note": "text"}
+    nested = {"language_model": {"encoder": {"layers.0.x": tensor}, "5": {"y": tensor}}, "note": "text", 10**5000: {}}
     assert dict(flattened(nested, "here")) == {
         "language_model.encoder.layers.0.x": tensor,
         "language_model.5.y": tensor,
