@@ -2,13 +2,14 @@
 """The average of flat tensors over data parallelism in one bit an element each way, with error feedback at both ends.
 
     worker   value + its error -> signs, scales       what was lost is its new error
-             all-to-all of packed signs, all-gather of scales
-    server   average of its range + its error -> signs, scales       of each bucket every dp rank serves one range
-             all-gather of packed signs and of the sums behind the scales
+             all-to-all of packed signs and of scales
+    server   average of its rows + its error -> signs, scales        of each bucket every dp rank serves some rows
+             all-gather of packed signs and of scales
 
-A scale is a mean over all of a parameter, whichever ranks hold it: sums meet over tp, and those of servers over dp. So
-neither cuts nor buckets nor stages show in the numbers, only the number of dp ranks. What is added over ranks is added
-in their order, so that the two copies of a tied table stay equal to the bit. Paper: Tang et al., arXiv:2102.02888.
+A scale is a mean over a row, whichever ranks hold it: where tp cuts rows, their sums meet over tp. So neither cuts nor
+buckets nor stages show in the numbers, only the number of dp ranks. Scales travel in bf16, and both sides take what was
+sent, so that the errors know of the rounding. What is added over ranks is added in their order, so that the two copies
+of a tied table stay equal to the bit. Paper: Tang et al., arXiv:2102.02888.
 """
 
 from collections.abc import Sequence
@@ -16,15 +17,14 @@ from collections.abc import Sequence
 import torch
 
 from megatron_core.data_parallel.flat_bucket import FlatBucket
+from megatron_core.data_parallel.served_rows import Served, bucket_rows, share_out
 from megatron_core.kernels.precision import wide_dtype
 from megatron_core.optim.onebit_compress import (
     Errors,
-    Piece,
     absolute_sums,
     decompress,
     live_counts,
     pack_signs,
-    pieces_within,
     unpack_signs,
 )
 from megatron_core.parallel.collectives import Work, all_gather, all_gather_async, all_to_all_async
@@ -36,17 +36,23 @@ class CompressedExchange:
 
     def __init__(self, buckets: Sequence[FlatBucket], ctx: ParallelContext) -> None:
         self._dp, self._tp = ctx.dp, ctx.tp
-        self._pieces: list[tuple[Piece, ...]] = []
+        self._shares, num_scales = share_out([bucket_rows(bucket) for bucket in buckets], self._dp.size)
+        self._widths = [-(-max(part.stop - part.start for part in parts) // 8) * 8 for parts in self._shares]
+        """Signs that travel of each member's part, by bucket."""
         self.errors: list[Errors] = []
         """One a bucket; zero before the first exchange."""
-        self._num_scales = 0
-        for bucket in buckets:
-            first = self._num_scales
-            self._pieces.append(tuple(Piece(s.start, s.stop, first + i) for i, s in enumerate(bucket.slots)))
-            self._num_scales += len(bucket.slots)
-            width = -(-bucket.weights.numel() // (8 * self._dp.size)) * 8
+        cut = torch.zeros(self._dp.size, num_scales, dtype=torch.bool)
+        for bucket, parts in zip(buckets, self._shares):
+            own = parts[self._dp.coordinate]
             zeros = torch.zeros_like(bucket.weights, dtype=wide_dtype(bucket.weights.dtype))
-            self.errors.append(Errors(self._dp.coordinate, self._dp.size, zeros, zeros.new_zeros(width)))
+            server = zeros.new_zeros(own.stop - own.start)
+            self.errors.append(Errors(self._dp.coordinate, self._dp.size, zeros, server, own.start))
+            for member, part in zip(cut, parts):
+                for run in part.rows:
+                    member[run.scales] = run.cut
+        self._cut = [row.nonzero().view(-1).to(ctx.device) for row in cut]
+        """Numbers of the scales whose rows are cut over tp, by member."""
+        self._num_scales = num_scales
 
     @property
     def size(self) -> int:
@@ -66,33 +72,37 @@ class CompressedExchange:
         """
         counts = self._counts(values, dead)
         arrivals, scales = self._to_servers(values, dead, counts)
-        replies, scales = self._from_servers(dead, counts, arrivals, scales)
-        for value, mask, pieces, (bits, work) in zip(values, dead, self._pieces, replies):
+        replies, scales = self._from_servers(dead, counts[self._dp.coordinate], arrivals, scales)
+        for value, mask, parts, (bits, work) in zip(values, dead, self._shares, replies):
             work.wait()
-            decompress(unpack_signs(bits), scales, pieces, out=value).masked_fill_(mask, 0)
+            _decompress_parts(bits, scales, parts, out=value).masked_fill_(mask, 0)
 
     def _counts(self, values: Sequence[torch.Tensor], dead: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Elements behind each scale, at least 1."""
-        counts = torch.zeros(self._num_scales, dtype=values[0].dtype, device=values[0].device)
-        for mask, pieces in zip(dead, self._pieces):
-            counts += live_counts(mask, pieces, self._num_scales, counts.dtype)
-        return _added(counts, self._tp).clamp_(min=1)
+        """Elements behind each scale, at least 1: [dp, scales]."""
+        counts = values[0].new_zeros(self._dp.size, self._num_scales)
+        for mask, parts in zip(dead, self._shares):
+            for part, row in zip(parts, counts):
+                live_counts(mask[part.span], part.rows, out=row)
+        return self._whole_rows(counts, self._cut).clamp_(min=1)
 
     def _to_servers(
         self, values: Sequence[torch.Tensor], dead: Sequence[torch.Tensor], counts: torch.Tensor
     ) -> tuple[list[tuple[torch.Tensor, Work]], torch.Tensor]:
-        """Phase 1: everybody's bits of this rank's ranges, on their way, and everybody's scales [dp, num_scales]."""
+        """Phase 1: everybody's bits of this rank's parts, on their way, and everybody's scales of them [dp, scales]."""
         bits, arrivals, sums = [], [], torch.zeros_like(counts)
-        for value, pieces, errors in zip(values, self._pieces, self.errors):
+        for value, parts, errors, width in zip(values, self._shares, self.errors, self._widths):
             value.add_(errors.worker)
-            sums += absolute_sums(value, pieces, self._num_scales)
-            bits.append(pack_signs(value, errors.server.numel() * self._dp.size))
+            for part, row in zip(parts, sums):
+                absolute_sums(value[part.span], part.rows, out=row)
+            bits.append(pack_signs([value[part.span] for part in parts], width))
             arrivals.append(all_to_all_async(bits[-1], self._dp))
-        scales = _added(sums, self._tp) / counts
-        for value, mask, pieces, errors, packed in zip(values, dead, self._pieces, self.errors, bits):
-            sent = decompress(unpack_signs(packed), scales, pieces, out=errors.worker)  # the old errors are in `value`
+        scales = (self._whole_rows(sums, self._cut) / counts).bfloat16()
+        received, work = all_to_all_async(scales.view(torch.uint8), self._dp)
+        for value, mask, parts, errors, packed in zip(values, dead, self._shares, self.errors, bits):
+            sent = _decompress_parts(packed, scales.to(value.dtype), parts, out=errors.worker)  # `value` has the old
             torch.sub(value, sent, out=errors.worker).masked_fill_(mask, 0)
-        return arrivals, all_gather(scales, self._dp).view(self._dp.size, -1)
+        work.wait()
+        return arrivals, received.view(torch.bfloat16).to(counts.dtype)
 
     def _from_servers(
         self,
@@ -101,32 +111,48 @@ class CompressedExchange:
         arrivals: Sequence[tuple[torch.Tensor, Work]],
         worker_scales: torch.Tensor,
     ) -> tuple[list[tuple[torch.Tensor, Work]], torch.Tensor]:
-        """Phase 2: the bits of all ranges, on their way, and the scales [num_scales] that belong to them."""
+        """Phase 2: the bits of all parts, on their way, and the scales [dp, scales] that belong to them."""
         bits, replies, sums = [], [], torch.zeros_like(counts)
-        served = [self._served(number, mask) for number, mask in enumerate(dead)]
-        for (pieces, mask), errors, (received, work) in zip(served, self.errors, arrivals):
+        own = [parts[self._dp.coordinate] for parts in self._shares]
+        for part, mask, errors, width, (received, work) in zip(own, dead, self.errors, self._widths, arrivals):
             work.wait()
-            average, scratch = errors.server, torch.empty_like(errors.server)  # between pieces both are masked below
-            for signs, scales in zip(unpack_signs(received).view(self._dp.size, -1), worker_scales / self._dp.size):
-                average.add_(decompress(signs, scales, pieces, out=scratch))
-            average.masked_fill_(mask, 0)
-            sums += absolute_sums(average, pieces, self._num_scales)
-            bits.append(pack_signs(average, average.numel()))
+            average, scratch = errors.server, torch.empty_like(errors.server)
+            for signs, scales in zip(unpack_signs(received), worker_scales / self._dp.size):
+                average.add_(decompress(signs, scales, part.rows, out=scratch))
+            average.masked_fill_(mask[part.span], 0)
+            absolute_sums(average, part.rows, out=sums)
+            bits.append(pack_signs([average], width))
             replies.append(all_gather_async(bits[-1], self._dp))
-        scales = _added(_added(sums, self._dp), self._tp) / counts
-        for (pieces, mask), errors, packed in zip(served, self.errors, bits):
-            sent = decompress(unpack_signs(packed), scales, pieces, out=torch.empty_like(errors.server))
-            errors.server.sub_(sent).masked_fill_(mask, 0)
-        return replies, scales
+        scales = (self._whole_rows(sums.unsqueeze(0), [self._cut[self._dp.coordinate]]) / counts).bfloat16()
+        everybodys, work = all_gather_async(scales.view(torch.uint8), self._dp)
+        for part, mask, errors, packed in zip(own, dead, self.errors, bits):
+            sent = torch.empty_like(errors.server)
+            decompress(unpack_signs(packed)[0], scales[0].to(sent.dtype), part.rows, out=sent)
+            errors.server.sub_(sent).masked_fill_(mask[part.span], 0)
+        work.wait()
+        return replies, everybodys.view(torch.bfloat16).to(counts.dtype)
 
-    def _served(self, number: int, dead: torch.Tensor) -> tuple[list[Piece], torch.Tensor]:
-        """Pieces and dead elements of the range of bucket `number` that this rank serves; dead beyond the bucket."""
-        errors = self.errors[number]
-        width = errors.server.numel()
-        mask = torch.ones(width, dtype=torch.bool, device=dead.device)
-        own = dead[errors.start : errors.start + width]
-        mask[: own.numel()] = own
-        return list(pieces_within(self._pieces[number], errors.start, errors.start + width)), mask
+    def _whole_rows(self, sums: torch.Tensor, cut: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Sums [members, scales] over what this rank holds of each row, made those over whole rows in place.
+
+        cut: of each member, the numbers of the scales that must meet.
+        """
+        parts = torch.cat([row[numbers] for row, numbers in zip(sums, cut)])
+        if not parts.numel():
+            return sums
+        met = _added(parts, self._tp)
+        for row, numbers, part in zip(sums, cut, met.split([len(numbers) for numbers in cut])):
+            row[numbers] = part
+        return sums
+
+
+def _decompress_parts(
+    bits: torch.Tensor, scales: torch.Tensor, parts: Sequence[Served], out: torch.Tensor
+) -> torch.Tensor:
+    """A bucket from the packed signs [members, width / 8] and the scales [members, scales] of all parts: `out` [n]."""
+    for part, signs, row in zip(parts, unpack_signs(bits), scales):
+        decompress(signs, row, part.rows, out=out[part.span])
+    return out
 
 
 def _added(vector: torch.Tensor, group: Group) -> torch.Tensor:

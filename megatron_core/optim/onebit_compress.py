@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One sign bit an element and one scale a parameter: the compression of 1-bit Adam, as functions of tensors.
+"""One sign bit an element and one scale a row: the compression of 1-bit Adam, as functions of tensors.
 
-The scale is the mean of absolute values, which of all single scales loses least (the L2 scale of the first
-implementations loses more than it sends where values are sparse). A sign cannot say zero: elements that must stay zero
-are named `dead`, count in no mean and are masked by whoever decompresses. Paper: Tang et al., arXiv:2102.02888.
+A row is what runs along a tensor's last dims: the weights of one output, one embedding, or all of a bias. Its scale is
+the mean of absolute values, which of all single scales loses least (the L2 scale of the first implementations loses
+more than it sends where values are sparse). A sign cannot say zero: elements that must stay zero are named `dead`,
+count in no mean and are masked by whoever decompresses. Paper: Tang et al., arXiv:2102.02888.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,12 +17,25 @@ _GATHER_BITS = 0x0102040810204080
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Elements [start, stop) of a flat tensor that share scale number `scale`: a parameter, or a part of one."""
+class Rows:
+    """Elements [start, stop) of a flat tensor: rows of `length` elements, with the scales from number `scale` on."""
 
     start: int
     stop: int
-    scale: int
+    length: int
+    cut: bool = False
+    """Whether other tp ranks hold the rest of each row."""
+    scale: int = 0
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return (self.stop - self.start) // self.length
+
+    @property
+    def scales(self) -> slice:
+        """Numbers of their scales."""
+        return slice(self.scale, self.scale + self.count)
 
 
 @dataclass(frozen=True)
@@ -33,58 +47,44 @@ class Errors:
     worker: torch.Tensor
     """[n]: of this rank's own values."""
     server: torch.Tensor
-    """[width]: of the average, in the elements from `start` on; those beyond n are zero."""
-
-    @property
-    def start(self) -> int:
-        """First element that this rank serves."""
-        return self.coordinate * self.server.numel()
+    """Of the average, in the elements from `start` on, which this rank serves."""
+    start: int
 
 
-def pieces_within(pieces: Sequence[Piece], start: int, stop: int) -> Iterator[Piece]:
-    """What lies in [start, stop) of a flat tensor with these pieces, counted from `start`."""
-    for piece in pieces:
-        first, last = max(piece.start, start), min(piece.stop, stop)
-        if first < last:
-            yield Piece(first - start, last - start, piece.scale)
+def pack_signs(parts: Sequence[torch.Tensor], width: int) -> torch.Tensor:
+    """Bit i of byte j of row k says whether value 8j + i of part k is at least 0: uint8 [parts, width / 8].
 
-
-def pack_signs(values: torch.Tensor, size: int) -> torch.Tensor:
-    """Bit i of byte j says whether value 8j + i is at least 0: [n] -> uint8 [size / 8], ones beyond n.
-
-    size: a multiple of 8, at least n.
+    width: a multiple of 8, at least the size of each flat part, beyond which all bits are 1.
     """
-    signs = torch.ones(size, dtype=torch.bool, device=values.device)
-    torch.ge(values, 0, out=signs[: values.numel()])
+    signs = torch.ones(len(parts), width, dtype=torch.bool, device=parts[0].device)
+    for row, part in zip(signs, parts):
+        torch.ge(part, 0, out=row[: part.numel()])
     return (signs.view(torch.int64) * _GATHER_BITS >> 56).to(torch.uint8)
 
 
 def unpack_signs(bits: torch.Tensor) -> torch.Tensor:
-    """+1 and -1 from packed bits: uint8 [n] -> int8 [8n]."""
+    """+1 and -1 from packed bits: uint8 [parts, n] -> int8 [parts, 8n]."""
     byte = torch.arange(256, device=bits.device).unsqueeze(1)
     table = ((byte >> torch.arange(8, device=bits.device) & 1) * 2 - 1).to(torch.int8)
-    return table.view(torch.int64).view(-1).index_select(0, bits.int()).view(torch.int8)
+    chosen = table.view(torch.int64).view(-1).index_select(0, bits.view(-1).int())
+    return chosen.view(torch.int8).view(bits.shape[0], -1)
 
 
-def absolute_sums(values: torch.Tensor, pieces: Sequence[Piece], num_scales: int) -> torch.Tensor:
-    """Sum of absolute values by scale number, 0 for those without a piece: [n] -> [num_scales]."""
-    sums = values.new_zeros(num_scales)
-    for piece in pieces:
-        sums[piece.scale] = values[piece.start : piece.stop].abs().sum()
-    return sums
+def absolute_sums(values: torch.Tensor, rows: Sequence[Rows], out: torch.Tensor) -> None:
+    """Write each row's sum of absolute values by scale number: [n] -> `out` [scales]."""
+    for run in rows:
+        torch.sum(values[run.start : run.stop].view(-1, run.length).abs(), dim=1, out=out[run.scales])
 
 
-def live_counts(dead: torch.Tensor, pieces: Sequence[Piece], num_scales: int, dtype: torch.dtype) -> torch.Tensor:
-    """Elements that are not dead by scale number: bool [n] -> [num_scales]."""
-    counts = torch.zeros(num_scales, dtype=dtype, device=dead.device)
-    for piece in pieces:
-        counts[piece.scale] = piece.stop - piece.start - dead[piece.start : piece.stop].sum()
-    return counts
+def live_counts(dead: torch.Tensor, rows: Sequence[Rows], out: torch.Tensor) -> None:
+    """Write each row's number of elements that are not dead by scale number: bool [n] -> `out` [scales]."""
+    for run in rows:
+        out[run.scales] = run.length - dead[run.start : run.stop].view(-1, run.length).sum(dim=1)
 
 
-def decompress(signs: torch.Tensor, scales: torch.Tensor, pieces: Sequence[Piece], out: torch.Tensor) -> torch.Tensor:
-    """Write each sign times the scale of its piece: int8 [≥ n], [num_scales] -> `out` [n], unchanged between pieces."""
-    for piece in pieces:
-        span = slice(piece.start, piece.stop)
-        torch.mul(signs[span], scales[piece.scale], out=out[span])
+def decompress(signs: torch.Tensor, scales: torch.Tensor, rows: Sequence[Rows], out: torch.Tensor) -> torch.Tensor:
+    """Write each sign times the scale of its row: int8 [≥ n], [scales] -> `out` [n]."""
+    for run in rows:
+        span, shape = slice(run.start, run.stop), (-1, run.length)
+        torch.mul(signs[span].view(shape), scales[run.scales].unsqueeze(1), out=out[span].view(shape))
     return out

@@ -108,7 +108,7 @@ def test_an_early_freeze_keeps_the_step_size() -> None:
         before = bucket.weights.clone()
         _step(optimizer, bucket, step, torch.ones(1000))
         lengths.append((bucket.weights - before).norm().item())
-    assert lengths == pytest.approx([lengths[0]] * len(lengths), rel=1e-6)
+    assert lengths == pytest.approx([lengths[0]] * len(lengths), rel=5e-3)  # scales are rounded to bf16
 
 
 def test_each_parameter_has_a_scale_of_its_own_and_gradients_may_be_of_any_size() -> None:
