@@ -50,8 +50,9 @@ class _Prompts:
         # Zeros, since a slot that nobody has filled yet is masked for shorter rows but takes part in their products.
         shape = (b, g, self.cache.slots, d)
         kept = self.cache.layers[layer] = (k.new_zeros(shape), v.new_zeros(shape))
+        s = min(s, self.cache.slots)  # what sequence parallelism pads may be more
         for store, values in zip(kept, (k, v)):
-            store[:, :, :s] = values
+            store[:, :, :s] = values[:, :, :s]
         return k, v
 
 

@@ -172,3 +172,12 @@ def test_settings_without_meaning() -> None:
         GenerationSettings(max_new_tokens=0)
     with pytest.raises(ConfigError, match="--batch-size is 0"):
         GenerationSettings(batch_size=0)
+
+
+@ranks({"tp": 2})
+def test_chunks_of_a_run_with_sequence_parallelism(ctx: ParallelContext) -> None:
+    """One token a row is padded to two, and so are the 9 of the longest prompt, which leave no slot for a tenth."""
+    for count in (1, 5):
+        settings = GenerationSettings(max_new_tokens=count, sampling=GREEDY)
+        found = generate(in_place(LLAMA, ctx, sequence_parallel=True), PROMPTS, settings)
+        assert tokens_of(found) == tokens_of(generate(in_place(LLAMA), PROMPTS, settings))
