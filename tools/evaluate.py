@@ -195,16 +195,21 @@ def show(results: Mapping[str, Any]) -> None:
         print(f"lm_eval {name}: " + ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items()))
     if found := results.get("perplexity"):
         print(
-            f"perplexity of {found['path']}: {found['per_token']:.4f} a token, {found['per_word']:.4f} a word, "
-            f"{found['per_byte']:.4f} a byte ({found['bits_per_byte']:.4f} bits a byte); {found['tokens']:,} tokens, "
-            f"{found['words']:,} words, {found['bytes']:,} bytes, {found['documents']:,} documents, stride "
-            f"{found['stride']}"
+            f"perplexity of {found['path']}: {_number(found['per_token'])} a token, "
+            f"{_number(found['per_word'])} a word, {_number(found['per_byte'])} a byte "
+            f"({found['bits_per_byte']:.4f} bits a byte); {found['tokens']:,} tokens, {found['words']:,} words, "
+            f"{found['bytes']:,} bytes, {found['documents']:,} documents, stride {found['stride']}"
         )
 
 
 def _shown(estimate: Mapping[str, float]) -> list[str]:
     error = estimate["standard_error"]
-    return [f"{estimate['value']:.4f}", "" if math.isnan(error) else f"{error:.4f}"]
+    return [_number(estimate["value"]), "" if math.isnan(error) else _number(error)]
+
+
+def _number(value: float) -> str:
+    """A perplexity of an untrained model is no number to be written out."""
+    return f"{value:.4f}" if value < 1e6 else f"{value:.4g}"
 
 
 def write(results: Mapping[str, Any], output: Path) -> None:

@@ -5,6 +5,7 @@ A harness with loops, files and progress bars of its own runs on one rank. Every
 JSON, and all answer it together.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
@@ -13,7 +14,7 @@ from typing import Any
 import orjson
 
 from megatron_core.checkpoint.agree import from_rank_0
-from megatron_core.errors import ConfigError
+from megatron_core.errors import ConfigError, UserError
 from megatron_core.evaluation.likelihood import BATCH_TOKENS, Likelihood, joint_likelihoods
 from megatron_core.evaluation.tails import windows
 from megatron_core.evaluation.text_encoder import TextEncoder
@@ -53,9 +54,10 @@ class DrivenModel:
         self._tell({"ask": "end"})
 
     def follow(self) -> None:
-        """Answer with rank 0 until it has no more requests. Raises what it raises there."""
+        """Answer with rank 0 until it has no more requests. A request that cannot be answered is rank 0's to tell of."""
         while (request := self._tell({}))["ask"] != "end":
-            self._answer(request)
+            with contextlib.suppress(UserError):  # rank 0 has met the same, and may ask on
+                self._answer(request)
 
     def pairs(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
         """Each continuation behind its prompt. Raises DataError as `TextEncoder.pairs`."""

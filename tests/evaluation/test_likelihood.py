@@ -32,11 +32,13 @@ def test_in_order_whatever_is_scored_together(ctx: ParallelContext) -> None:
 
 def test_greedy_where_all_scored_tokens_are_the_most_probable() -> None:
     model = in_place(GPT2)
-    tokens = [3, 1, 4]
-    for _ in range(4):
-        tokens.append(int(logits(model, torch.tensor([tokens]))[0, -1].argmax()))
-    other = [*tokens[:-2], (tokens[-2] + 1) % 37, tokens[-1]]
-    found = likelihoods(model, [Tail(tokens, 4), Tail(other, 2), Tail(tokens[:4], 1)])
+
+    def greedy_after(tokens: list[int]) -> list[int]:
+        return [*tokens, int(logits(model, torch.tensor([tokens]))[0, -1].argmax())]
+
+    right = greedy_after(greedy_after([3, 1, 4]))
+    half = greedy_after([*right[:3], (right[3] + 1) % 37])
+    found = likelihoods(model, [Tail(right, 2), Tail(half, 2), Tail(half, 1)])
     assert [each.greedy for each in found] == [True, False, True]
 
 
