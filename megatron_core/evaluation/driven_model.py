@@ -54,7 +54,7 @@ class DrivenModel:
         self._tell({"ask": "end"})
 
     def follow(self) -> None:
-        """Answer with rank 0 until it has no more requests. A request that cannot be answered is rank 0's to tell of."""
+        """Answer with rank 0 until it has no more requests. What cannot be answered is rank 0's to tell of."""
         while (request := self._tell({}))["ask"] != "end":
             with contextlib.suppress(UserError):  # rank 0 has met the same, and may ask on
                 self._answer(request)
