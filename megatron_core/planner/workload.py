@@ -59,6 +59,9 @@ class Workload:
     optimizer_offload: bool
     offload_gradients: bool
     """Whether gradients leave the device as backward makes them."""
+    gradients_in_bf16: bool = False
+    bucket_size: int = 40_000_000
+    """Parameters of a gradient bucket."""
     engine: Engine = OURS
 
     @staticmethod
@@ -90,6 +93,8 @@ class Workload:
             overlap_param_gather=parallel.overlap_param_gather,
             optimizer_offload=optim.optimizer_cpu_offload,
             offload_gradients=optim.optimizer_cpu_offload and optim.offload_gradients == "host",
+            gradients_in_bf16=parallel.grad_reduce_in_bf16 and optim.precision == "bf16",
+            bucket_size=parallel.ddp_bucket_size or max(40_000_000, 1_000_000 * dp),
         )
 
     @property
@@ -106,6 +111,11 @@ class Workload:
     def itemsize(self) -> int:
         """Bytes of a weight and of an activation."""
         return ITEMSIZE[self.precision]
+
+    @property
+    def gradient_itemsize(self) -> int:
+        """Bytes of an element that gradients add up in."""
+        return 2 if self.gradients_in_bf16 else max(self.itemsize, 4)
 
     @cached_property
     def shape(self) -> Shape:
