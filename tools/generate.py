@@ -30,6 +30,7 @@ from megatron_core.inference.open_model import OpenModel, open_model
 from megatron_core.inference.sampling import Sampling
 from megatron_core.inference.streamed_text import StreamedText, text_after
 from megatron_core.parallel.context import ParallelContext
+from pretrain_gpt import leave
 from tools.model_ranks import add_layout_flags, run_on_ranks
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -209,4 +210,4 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(lambda: main(sys.argv[1:]))
