@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # From a fresh clone to a trained GPT: sets up .venv, prepares the text in data/, trains on 8 CPU processes
-# (tensor 2 x pipeline 2 x data 2), stops half-way, goes on from the checkpoint in another layout and tells what came
-# out. A second call trains anew and installs nothing.
+# (tensor 2 x pipeline 2 x data 2), stops half-way, goes on from the checkpoint in another layout, writes a little
+# text and tells what came out. A second call trains anew and installs nothing.
 #     scripts/quickstart.sh [FLAG ...]         flags of pretrain_gpt.py that override configs/demo_cpu.yaml
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -39,5 +39,8 @@ launch() {
     echo "quickstart: the second half from its checkpoint, tensor 1 x pipeline 4 x data 2"
     launch --load "$run" --tensor-model-parallel-size 1 --pipeline-model-parallel-size 4 "$@"
 } 2>&1 | tee "$run/log.txt"
+
+echo "quickstart: what it writes by now"
+.venv/bin/python tools/generate.py "$run" --prompt "ROMEO:" --max-new-tokens 120 --temperature 0.8
 
 .venv/bin/python tools/demo_summary.py --run "$run" --train-text "$data/train.txt" --valid-text "$data/valid.txt"

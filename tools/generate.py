@@ -32,6 +32,7 @@ from megatron_core.inference.streamed_text import StreamedText, text_after
 from megatron_core.parallel.context import ParallelContext
 from pretrain_gpt import leave
 from tools.model_ranks import add_layout_flags, run_on_ranks
+from tools.token_progress import TokenProgress
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -149,7 +150,9 @@ def run(arguments: argparse.Namespace, ctx: ParallelContext) -> None:
     elif len(ids) == 1 and arguments.output is None:
         found = _streamed(opened, prompts[0], ids[0], settings)
     else:
-        found = generate(opened.model, ids, settings)
+        rows = -(-len(ids) // ctx.dp.size)  # of this replica
+        with TokenProgress("generating at most", rows * settings.max_new_tokens) as progress:
+            found = generate(opened.model, ids, settings, on_tokens=lambda _, tokens: progress(len(tokens)))
         texts = [_text(opened, prompt, row, settings) for prompt, row in zip(ids, found)]
         _write(arguments.output, prompts, found, texts)
     if ctx.rank == 0:
