@@ -187,13 +187,11 @@ class _Machine:
         self._push(build(Inert(f"{_PYTHON_2.get(module, module)}.{attribute}"), None))
 
     def _make(self, callee: object, arguments: object) -> None:
-        """Push what a call would have given, by our own code or inert."""
+        """Push what a call would have given, by our own code or inert; calls of what that gives go by the same name."""
         if not isinstance(arguments, tuple):
             raise ValueError("a call without a tuple of arguments")
-        if not isinstance(callee, Inert) or callee.arguments is not None:
-            # What an inert call would have returned is called in turn: its name stands for the whole chain.
-            self._push(Inert(callee.name if isinstance(callee, Inert) else type(callee).__name__, arguments))
-            return
+        if not isinstance(callee, Inert):
+            raise ValueError(f"a call of a {type(callee).__name__}")
         made = build(callee, arguments)
         if isinstance(made, (bytes, list, dict, set, frozenset, tuple)):
             self.copied += len(made)  # what the memo gives again and again must not be copied again and again

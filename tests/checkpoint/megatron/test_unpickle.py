@@ -159,6 +159,8 @@ def test_bombs_are_refused_or_small(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         b"(cos\nsystem\no.",
         b"NN\x93.",
         b"cos\nsystem\nNR.",
+        b"])R.",
+        b"ctorch\nfloat32\n)R.",
         b"I" + b"9" * 5000 + b"\n.",
         b"\x97.",
     ],
