@@ -39,6 +39,7 @@ from megatron_core.evaluation.tasks.table import TASKS
 from megatron_core.evaluation.text_encoder import TextEncoder
 from megatron_core.inference.open_model import OpenModel, open_model
 from megatron_core.parallel.context import ParallelContext
+from pretrain_gpt import leave
 from tools.lm_eval_tasks import require_lm_eval, score_lm_eval_tasks
 from tools.model_ranks import add_layout_flags, run_on_ranks
 from tools.text_table import text_table
@@ -233,4 +234,4 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(lambda: main(sys.argv[1:]))
