@@ -46,6 +46,8 @@ class Parsed:
 
     config: RunConfig
     """Resolved for `world_size` ranks."""
+    asked: RunConfig
+    """The same as it was asked for, nothing derived yet."""
     world_size: int
     print_config: bool
     """Print the configuration (`dump_yaml`) and end."""
@@ -80,7 +82,8 @@ def parse(argv: Sequence[str], world_size: int | None = None, *, checkpoint_mode
     if problems:
         raise ConfigError(_message(problems))
     notes = (*told.notes, *checkpoint_note, *idle_settings(config.checkpoint), *world_note)
-    return Parsed(config=config.resolve(world), world_size=world, print_config=print_config, notes=notes)
+    resolved = config.resolve(world)
+    return Parsed(config=resolved, asked=config, world_size=world, print_config=print_config, notes=notes)
 
 
 def _own_values(arguments: Sequence[Argument]) -> tuple[Mapping[str, object], list[str]]:

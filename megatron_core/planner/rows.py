@@ -6,6 +6,7 @@ about code of that year, not a constant.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 
@@ -38,7 +39,7 @@ _SCHEDULES: dict[str, ScheduleName] = {
 
 def row_hardware(row: Row) -> Hardware:
     """The cluster that a row was measured on. Raises ConfigError where it is not known."""
-    return hardware(row["cluster_key"]).with_device(row["gpu_key"])
+    return hardware(_text(row, "cluster_key")).with_device(_text(row, "gpu_key"))
 
 
 def row_workload(row: Row) -> Workload:
@@ -48,6 +49,7 @@ def row_workload(row: Row) -> Workload:
     whole = {name: _whole(row, name) for name in ("layers", "hidden", "heads", "seq_len", "vocab", "tp", "pp", "dp")}
     kv_heads = _whole(row, "kv_heads") if row.get("kv_heads") else whole["heads"]
     chunks = _whole(row, "vpp") if row.get("vpp") else 1
+    _refuse_sizes(whole, chunks)
     model = ModelConfig(
         num_layers=whole["layers"],
         hidden_size=whole["hidden"],
@@ -60,6 +62,7 @@ def row_workload(row: Row) -> Workload:
         vocab_size=whole["vocab"],
         swiglu=row.get("mlp", "gelu") in ("swiglu", "gated"),
         untie_embeddings_and_output_weights=row.get("embeddings") == "untied",
+        embed_layernorm="LayerNorm" in row.get("note", ""),
     )
     parallel = ParallelConfig(
         pipeline_model_parallel_size=whole["pp"],
@@ -79,7 +82,7 @@ def row_workload(row: Row) -> Workload:
         micro_batch=micro_batch,
         microbatches=max(1, round(batch / (micro_batch * whole["dp"]))),
         sequence_parallel=row.get("sequence_parallel") == "yes",
-        recompute=Recompute(granularity=row["recompute"] if row["recompute"] in ("full", "selective") else None),
+        recompute=Recompute(granularity=_recompute(row)),
         precision="fp16" if row["precision"] == "fp16" else "bf16",
         distributed_optimizer=row.get("zero_or_fsdp", "0").startswith("ZeRO-") and row["zero_or_fsdp"] != "ZeRO-0",
         overlap_grad_reduce=engine in (MEGATRON_2020, MEGATRON_CORE) or "ddp=torch" in row.get("note", ""),
@@ -111,6 +114,7 @@ def row_engine(row: Row) -> Engine:
     return MEGATRON_CORE
 
 
+_MOST_LAYERS = 1000
 _WITHOUT_SHARING = dataclasses.replace(
     MEGATRON_2021, name="Megatron-LM, 2021, without scatter/gather", shares_p2p=False
 )
@@ -123,10 +127,37 @@ def _refuse(row: Row) -> None:
         raise ConfigError(f"{zero} is not planned: weights that are gathered for each layer")
     if row.get("cp", "1") not in ("", "1"):
         raise ConfigError(f"context parallelism of {row['cp']} is not planned")
-    if row["precision"] not in ("fp16", "bf16"):
-        raise ConfigError(f"{row['precision']} products are not planned")
+    if (precision := _text(row, "precision")) not in ("fp16", "bf16"):
+        raise ConfigError(f"{precision} products are not planned")
     if (row.get("schedule") or "none") not in _SCHEDULES:
         raise ConfigError(f"no schedule {row['schedule']!r} here: {', '.join(_SCHEDULES)}")
+
+
+def _refuse_sizes(whole: Mapping[str, int], chunks: int) -> None:
+    """Raise ConfigError for sizes that no run has."""
+    layers, pp, heads, tp = (whole[name] for name in ("layers", "pp", "heads", "tp"))
+    if layers > _MOST_LAYERS:
+        raise ConfigError(f"layers is {layers}, more than the {_MOST_LAYERS} that are planned")
+    if pp * chunks > layers:
+        raise ConfigError(f"{layers} layers cannot be split over {pp} pipeline ranks, {chunks} virtual stages each")
+    if heads % tp or whole["hidden"] < heads:
+        raise ConfigError(f"{heads} heads of hidden {whole['hidden']} cannot be shared out over tp {tp}")
+
+
+def _recompute(row: Row) -> str | None:
+    """Granularity. Raises ConfigError for one that is not known."""
+    value = row.get("recompute") or "none"
+    granularity = next((one for one in ("none", "selective", "full") if value.lower().startswith(one)), None)
+    if granularity is None:
+        raise ConfigError(f"recompute is {value}: none, selective or full are planned")
+    return None if granularity == "none" else granularity
+
+
+def _text(row: Row, name: str) -> str:
+    """A word of a row. Raises ConfigError where it is missing."""
+    if not row.get(name):
+        raise ConfigError(f"{name} is missing")
+    return row[name]
 
 
 def _whole(row: Row, name: str) -> int:
@@ -135,6 +166,6 @@ def _whole(row: Row, name: str) -> int:
         value = float(row.get(name) or "missing")
     except ValueError:
         raise ConfigError(f"{name} is {row.get(name) or 'missing'}, and no number") from None
-    if value != int(value) or value < 1:
+    if not math.isfinite(value) or value != int(value) or value < 1:
         raise ConfigError(f"{name} is {row[name]}: a whole number of at least 1 is needed")
     return int(value)

@@ -16,7 +16,7 @@ from megatron_core.planner.constants import Constants
 from megatron_core.planner.hardware import Hardware
 from megatron_core.planner.kernel_time import KernelTime
 from megatron_core.planner.parameters import stage_parameters, table_parameters
-from megatron_core.planner.work import Matmul, Part, embedding, head, layer
+from megatron_core.planner.work import Matmul, Part, Shape, embedding, head, layer
 from megatron_core.planner.workload import Workload
 
 
@@ -47,6 +47,8 @@ class PartTime:
 
 
 _NOTHING = PartTime(0.0, 0.0, 0.0, 0.0, 0.0)
+KnownParts = dict[tuple[Shape, str | int | None], PartTime]
+"""Times of a layer by its shape and what of it is recomputed, of a head by its shape and vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -75,22 +77,33 @@ class StepTime:
 class StepModel:
     """Prices steps of one workload on one cluster."""
 
-    def __init__(self, workload: Workload, hardware: Hardware, constants: Constants) -> None:
-        """Raises ConfigError where the device cannot compute in the workload's precision."""
+    def __init__(
+        self, workload: Workload, hardware: Hardware, constants: Constants, known: KnownParts | None = None
+    ) -> None:
+        """known: shared by models of workloads that differ in their layout alone, so that no part is priced twice.
+
+        Raises ConfigError where the device cannot compute in the workload's precision.
+        """
         self.workload, self.constants, self._hardware = workload, constants, hardware
         self._kernels = KernelTime(hardware.device, constants, workload.engine, workload.precision, workload.itemsize)
         self._collectives = CollectiveTime(hardware, constants)
+        self._known: KnownParts = {} if known is None else known
 
     @functools.cached_property
     def layer(self) -> PartTime:
         """One layer, recomputed as the workload says for whole layers or their attention cores."""
-        work = layer(self.workload.shape)
-        return self._part(work, self.workload.recompute.granularity)
+        return self._layer(self.workload.recompute.granularity)
 
     @functools.cached_property
     def layer_kept(self) -> PartTime:
         """One layer that is not recomputed (full recomputation of a block's first layers alone)."""
-        return self._part(layer(self.workload.shape), None)
+        return self._layer(None)
+
+    def _layer(self, granularity: str | None) -> PartTime:
+        key = self.workload.shape, granularity
+        if key not in self._known:
+            self._known[key] = self._part(layer(self.workload.shape), granularity)
+        return self._known[key]
 
     def chunk(self, k: int) -> PartTime:
         """Virtual stage k."""
@@ -100,7 +113,10 @@ class StepModel:
         if k == 0:
             time = time.plus(self._part(embedding(work.shape), None))
         if k == len(work.layers) - 1:
-            time = time.plus(self._part(head(work.shape, work.vocabulary_rows), None))
+            key = work.shape, work.vocabulary_rows
+            if key not in self._known:
+                self._known[key] = self._part(head(work.shape, work.vocabulary_rows), None)
+            time = time.plus(self._known[key])
         return time
 
     @functools.cached_property

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory of a layout without playing its schedule, for those who compare thousands.
+
+What one microbatch keeps is taken as often as the schedule holds microbatches at once.
+"""
+
+import dataclasses
+
+from megatron_core.planner.activation_bytes import ActivationBytes
+from megatron_core.planner.hardware import Hardware
+from megatron_core.planner.memory import MemoryModel
+from megatron_core.planner.memory_parts import Memory, allowance
+from megatron_core.planner.workload import Workload
+
+
+def quick_memory(workload: Workload, hardware: Hardware) -> Memory:
+    """Of the stage that needs most."""
+    model = MemoryModel(workload.replace(microbatches=1), hardware)
+    stages = [_scaled(workload, model, stage) for stage in telling_stages(workload)]
+    return max(stages, key=lambda memory: memory.total)
+
+
+def telling_stages(workload: Workload) -> set[int]:
+    """Those of which one needs most: the first, which holds most microbatches, the last, which has the logits, and with
+    zero-bubble those next to them, since each stage puts off more weight gradients than the one before.
+    """
+    p = workload.pp
+    beside = {min(1, p - 1), max(p - 2, 0)} if workload.schedule == "zero-bubble" else set()
+    return {0, p - 1} | beside
+
+
+def _scaled(workload: Workload, model: MemoryModel, stage: int) -> Memory:
+    one, more = model.stage(stage), 0
+    activations = round((_held(workload, stage) - 1) * one.activations)
+    if workload.schedule == "zero-bubble" and stage > 0:
+        more = min(stage, workload.microbatches - 1) * ActivationBytes(workload).chunk(stage).queued
+    return dataclasses.replace(
+        one,
+        activations=one.activations + activations,
+        buffers=one.buffers + more,
+        allowance=allowance(workload, one.live + activations + more) if one.allowance else 0,
+    )
+
+
+def _held(workload: Workload, stage: int) -> float:
+    """Microbatches of which a stage holds all; a chunk's count by its share of the stage."""
+    p, v, m = workload.pp, workload.chunks, workload.microbatches
+    if workload.schedule == "gpipe":
+        return m
+    if workload.schedule == "interleaved":
+        return min(2 * (p - 1 - stage) + (v - 1) * p + 1, m * v) / v
+    return min(p - stage, m)
