@@ -45,7 +45,7 @@ def score(
     starts = [1] * len(sequences) if first is None else list(first)
     assert all(start >= 1 for start in starts), "nothing comes before a first token, so that it has no probability"
     counts = [max(len(tokens) - start, 0) for tokens, start in zip(sequences, starts)]
-    offsets = [sum(counts[:number]) for number in range(len(counts) + 1)]
+    offsets = list(itertools.accumulate(counts, initial=0))
     ctx = model.ctx
     found = torch.zeros(2, sum(counts), dtype=torch.float64, device=ctx.device)
     batches = list(_batches([len(tokens) for tokens in sequences], counts, batch_tokens))
