@@ -98,7 +98,8 @@ def _draw_stages(axes: Axes, panel: Panel, inches_a_unit: float) -> None:
         axes.barh(stage + 0.5, panel.timeline.makespan, height=0.86, color=BUBBLE, linewidth=0)
         bars = [(span.start, span.end - span.start) for span in spans]
         colours = [shade(span.action, panel.v) for span in spans]
-        axes.broken_barh(bars, (stage + 0.07, 0.86), facecolors=colours, edgecolor="white", linewidth=1.2)
+        edge = min(1.2, 9 * inches_a_unit * min(length for _, length in bars))  # an eighth of the shortest, in points
+        axes.broken_barh(bars, (stage + 0.07, 0.86), facecolors=colours, edgecolor="white", linewidth=edge)
         for span in spans:
             length = span.end - span.start
             number = str(span.action.microbatch)

@@ -6,7 +6,12 @@ import pytest
 
 from tools import plan
 
-WORDS = ["simulate", "--hardware", "dgx-a100-80", "--nodes", "1", "--num-layers", "8", "--hidden-size", "1024", "--num-attention-heads", "16", "--bf16", "--seq-length", "512", "--max-position-embeddings", "512", "--vocab-size", "50257", "--global-batch-size", "16", "--micro-batch-size", "2", "--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "4"]
+FLAGS = """
+simulate --hardware dgx-a100-80 --nodes 1 --num-layers 8 --hidden-size 1024 --num-attention-heads 16 --bf16
+--seq-length 512 --max-position-embeddings 512 --vocab-size 50257 --global-batch-size 16 --micro-batch-size 2
+--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4
+"""
+WORDS = FLAGS.split()
 
 
 def test_numbers_trace_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
