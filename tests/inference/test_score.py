@@ -68,5 +68,8 @@ def test_of_equal_tokens_the_first_is_the_greedy_one(ctx: ParallelContext) -> No
     assert found.greedy.tolist() == [True, False, True, False]
 
 
-def test_nothing_to_score() -> None:
-    assert score(in_place(GPT2), []) == []
+@ranks({}, {"dp": 2}, {"pp": 2})
+def test_nothing_to_score(ctx: ParallelContext) -> None:
+    model = in_place(GPT2, ctx)
+    assert score(model, []) == []
+    assert [len(scores.greedy) for scores in score(model, [[3], []])] == [0, 0]
