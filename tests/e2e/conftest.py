@@ -9,7 +9,7 @@ import torch
 
 @pytest.fixture
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One thread for runs in the tests' process, as the ranks of the pool have."""
+    """One thread for what runs in the tests' process, as the ranks of the pool have."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -14,6 +14,8 @@ from megatron_core.checkpoint.stored_model import StoredModel
 from tests.checkpoint.huggingface.our_logits import logits_at
 from tests.checkpoint.huggingface.random_models import MODELS, PROMPTS, load, logits_of, save
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TOLERANCE = 1e-5
 
 

@@ -20,6 +20,8 @@ from tests.checkpoint.huggingface.random_models import load, logits_of, save
 from tests.e2e.proof import config_of
 from tests.inference.saved_model import save as save_ours
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PROMPTS = ([k * k % 61 for k in range(16)], [5, 60, 3])
 LAYOUTS = {"one": {}, "tp2": {"tp": 2}, "pp2": {"pp": 2}}
 MOCK = "--mock-data --vocab-size 61 --init-method-std 0.3"

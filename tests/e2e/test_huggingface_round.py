@@ -35,6 +35,7 @@ def goes_on(ctx: ParallelContext, run: Path) -> list[int]:
     return list(row.tokens)
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_trained_here_used_there_and_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, there, back = tmp_path / "run", tmp_path / "there", tmp_path / "back"
     with IndexedWriter(str(tmp_path / "text"), np.dtype(np.uint16)) as writer:

@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.checkpoint.huggingface.random_models import GPT2, LLAMA, change_config, save
+from tests.checkpoint.huggingface.random_models import GPT2, LLAMA, change_config, few_threads, save
 from tools import convert_hf
 from tools.convert_checkpoint import main
+
+
+@pytest.fixture(autouse=True)
+def _few_threads() -> Iterator[None]:
+    with few_threads():
+        yield
 
 
 def words(*parts: object) -> list[str]:

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,14 @@ import torch
 from megatron_core.checkpoint.directory import read_manifest, step_directory
 from megatron_core.checkpoint.huggingface.import_model import import_model, read_architecture
 from megatron_core.errors import CheckpointError
-from tests.checkpoint.huggingface.random_models import GPT2, LLAMA, change_config, save
+from tests.checkpoint.huggingface.random_models import GPT2, LLAMA, change_config, few_threads, save
 from tools.verify_logits import Compared, can_verify, compare_logits, require_same_logits
+
+
+@pytest.fixture(autouse=True)
+def _few_threads() -> Iterator[None]:
+    with few_threads():
+        yield
 
 
 def converted(tmp_path: Path, kind: str, config: dict[str, Any], dtype: torch.dtype | None = None) -> Path:

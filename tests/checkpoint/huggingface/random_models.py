@@ -2,7 +2,8 @@
 """Small models of transformers with random weights, saved as it saves them, and their logits."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,16 @@ def load(folder: Path) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
 
 
+@contextmanager
+def few_threads() -> Iterator[None]:
+    """One thread: on small matrices several wait for each other, by the thousand times longer on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def logits_of(model: PreTrainedModel, prompts: Sequence[Sequence[int]] = PROMPTS) -> list[torch.Tensor]:
     """transformers' logits [s, v] of each prompt."""
-    with torch.inference_mode():
+    with torch.inference_mode(), few_threads():
         return [model(torch.tensor([list(prompt)])).logits[0].float() for prompt in prompts]
