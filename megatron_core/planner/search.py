@@ -16,9 +16,8 @@ from megatron_core.config.run import RunConfig
 from megatron_core.planner.constants import Constants
 from megatron_core.planner.hardware import Hardware
 from megatron_core.planner.layouts import Layout, layouts
-from megatron_core.planner.memory import MemoryModel
 from megatron_core.planner.memory_parts import Memory
-from megatron_core.planner.quick_memory import quick_memory, telling_stages
+from megatron_core.planner.peak_memory import peak_memory, quick_peak_memory
 from megatron_core.planner.stage_layers import stage_layers
 from megatron_core.planner.step_time import KnownParts, StepModel, StepTime
 from megatron_core.planner.workload import Recompute, Workload
@@ -74,14 +73,7 @@ def plan(config: RunConfig, layout: Layout, hardware: Hardware, constants: Const
     placed, devices = layout.of(config), layout.tp * layout.pp * layout.dp
     workload = Workload.of(placed.resolve(devices), devices)
     time = StepModel(workload, hardware, constants).step()
-    return Planned(layout, placed, workload, time, quick_memory(workload, hardware))
-
-
-def largest_stage(workload: Workload, hardware: Hardware) -> Memory:
-    """Of the stage that needs most. Twice the stages is as many microbatches as make a difference."""
-    p, m = workload.pp, workload.microbatches
-    model = MemoryModel(workload.replace(microbatches=min(m, 2 * p + m % p)), hardware)
-    return max((model.stage(stage) for stage in telling_stages(workload)), key=lambda memory: memory.total)
+    return Planned(layout, placed, workload, time, quick_peak_memory(workload, hardware))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +98,11 @@ def _search(config: RunConfig, hardware: Hardware, devices: int, constants: Cons
     planned = [plan(config, layout, hardware, constants) for layout in list(unlike.values())[:PLAYED]]
     ranked = _confirmed(sorted(planned, key=lambda one: one.time.total), hardware)
     best = ranked[0].time.total if ranked else math.inf
-    missed = [one.layout for seconds, one in by_time(too_large) if seconds < best]
+    missed = [one.layout for seconds, one in by_time(too_large) if seconds < best][:MISSED]
+    faster = [plan(config, layout, hardware, constants) for layout in missed]
     return Found(
         ranked=tuple(ranked),
-        too_large=tuple(plan(config, layout, hardware, constants) for layout in missed[:MISSED]),
+        too_large=tuple(one for one in faster if one.time.total < best),
         fitting=len(fitting),
         dropped=dropped,
     )
@@ -118,7 +111,7 @@ def _search(config: RunConfig, hardware: Hardware, devices: int, constants: Cons
 def _confirmed(ranked: list[Planned], hardware: Hardware) -> list[Planned]:
     """From the first on that fits with its schedule played."""
     for number, one in enumerate(ranked):
-        memory = largest_stage(one.workload, hardware)
+        memory = peak_memory(one.workload, hardware)
         if memory.total <= hardware.device.memory_gb * 1e9:
             return [dataclasses.replace(one, memory=memory), *ranked[number + 1 :]]
     return []
@@ -137,7 +130,7 @@ def _sorted_out(
         alike = dataclasses.replace(layout, micro_batch=1)
         if alike not in reason:
             workload = workload_of(layout)
-            memory = quick_memory(workload, hardware)
+            memory = quick_peak_memory(workload, hardware)
             if memory.total <= room:
                 fitting.append(_Candidate(layout, workload))
                 continue

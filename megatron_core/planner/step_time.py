@@ -202,7 +202,9 @@ class StepModel:
             put_off = sum(counts[number] * stage.time.weight_gradient for number, stage in stages.items())
             fill -= 2 * (put_off - stages[0].time.weight_gradient)
         transfers = 0.0 if work.engine.waits_for_p2p else 2 * (work.pp - 1) * self.p2p
-        return work.microbatches * busiest + max(fill, 0.0) / work.chunks + transfers
+        # Interleaving goes in groups of p; of the gaps of those missing in the last, about half is filled by others.
+        missing = -work.microbatches % work.pp / 2 if work.chunks > 1 else 0.0
+        return (work.microbatches + missing) * busiest + max(fill, 0.0) / work.chunks + transfers
 
     def step(self, *, quick: bool = False) -> StepTime:
         """The whole step; `quick`: by `quick_makespan`, for those who compare thousands."""

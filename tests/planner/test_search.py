@@ -16,7 +16,7 @@ from megatron_core.planner.constants import Constants
 from megatron_core.planner.explain import explain
 from megatron_core.planner.hardware import Hardware, hardware
 from megatron_core.planner.layouts import Layout, layouts
-from megatron_core.planner.quick_memory import quick_memory
+from megatron_core.planner.peak_memory import quick_peak_memory
 from megatron_core.planner.search import PLAYED, Found, plan, search
 from megatron_core.planner.step_time import StepModel
 from megatron_core.planner.workload import Recompute, Workload
@@ -51,7 +51,7 @@ def every(machine: Hardware, config: RunConfig = RUN, devices: int = 8) -> dict[
     seconds = {}
     for layout in layouts(config, devices, machine.devices_per_node):
         workload = Workload.of(layout.of(config).resolve(devices), devices)
-        if quick_memory(workload, machine).total <= machine.device.memory_gb * 1e9:
+        if quick_peak_memory(workload, machine).total <= machine.device.memory_gb * 1e9:
             seconds[layout] = StepModel(workload, machine, Constants()).step().total
     return seconds
 

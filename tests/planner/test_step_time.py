@@ -49,6 +49,12 @@ def test_the_quick_estimate_is_close_to_the_played_schedule(chunks: int, waits: 
     assert played.quick_makespan == pytest.approx(played.timeline.makespan, rel=0.02)
 
 
+@pytest.mark.parametrize("microbatches", [9, 12, 20, 28])
+def test_it_is_near_where_groups_of_interleaving_are_not_full(microbatches: int) -> None:
+    played = model(workload(GPT3, tp=8, pp=8, chunks=3, microbatches=microbatches))
+    assert played.quick_makespan == pytest.approx(played.timeline.makespan, rel=0.06)
+
+
 def test_zero_bubble_shrinks_the_bubble() -> None:
     plain, split = step(microbatches=16), step(microbatches=16, schedule="zero-bubble")
     assert split.bubble < 0.6 * plain.bubble

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of a layout without playing its schedule, for those who compare thousands.
-
-What one microbatch keeps is taken as often as the schedule holds microbatches at once.
+"""The memory of a layout: that of the stage which needs most, by playing its schedule or, for those who compare
+thousands, by taking what one microbatch keeps as often as the schedule holds microbatches at once.
 """
 
 import dataclasses
@@ -13,14 +12,22 @@ from megatron_core.planner.memory_parts import Memory, allowance
 from megatron_core.planner.workload import Workload
 
 
-def quick_memory(workload: Workload, hardware: Hardware) -> Memory:
-    """Of the stage that needs most."""
+def peak_memory(workload: Workload, hardware: Hardware) -> Memory:
+    """By the schedule; but for GPipe's, twice as many microbatches as stages show all that there is to see."""
+    p, m = workload.pp, workload.microbatches
+    played = m if workload.schedule == "gpipe" else min(m, 2 * p + m % p)
+    model = MemoryModel(workload.replace(microbatches=played), hardware)
+    return max((model.stage(stage) for stage in _telling_stages(workload)), key=lambda memory: memory.total)
+
+
+def quick_peak_memory(workload: Workload, hardware: Hardware) -> Memory:
+    """About the same, without playing it."""
     model = MemoryModel(workload.replace(microbatches=1), hardware)
-    stages = [_scaled(workload, model, stage) for stage in telling_stages(workload)]
+    stages = [_scaled(workload, model, stage) for stage in _telling_stages(workload)]
     return max(stages, key=lambda memory: memory.total)
 
 
-def telling_stages(workload: Workload) -> set[int]:
+def _telling_stages(workload: Workload) -> set[int]:
     """Those of which one needs most: the first, which holds most microbatches, the last, which has the logits, and with
     zero-bubble those next to them, since each stage puts off more weight gradients than the one before.
     """
