@@ -23,6 +23,9 @@ class LoggingConfig:
     log_memory_interval: int | None = None
     """Steps between countings of live bytes by category (parameters, gradients, optimizer, activations, temporary):
     memory_bytes in metrics.jsonl. A step that counts is slower. Unset: none does."""
+    plan_hardware: str | None = None
+    """After the first steps say what the planner expects of them on this hardware, a name of
+    configs/hardware/clusters.yaml or a file, and what was measured."""
     device_peak_tflops: float | None = None
     """Peak of one device for mfu. Unset: known GPUs by name, else mfu is left out."""
     tensorboard_dir: str | None = None

@@ -21,6 +21,7 @@ from megatron_core.training.exit_file import LastWord
 from megatron_core.training.faults import FaultError
 from megatron_core.training.launch import Launch, choose_device, detect, process_group
 from megatron_core.training.mesh import grid_of, kv_replicas
+from megatron_core.training.plan_check import check_plan_hardware
 from megatron_core.training.restart import restarted
 from megatron_core.training.resume import checkpoint_model_args
 from megatron_core.training.run_data import RunData, open_data
@@ -75,6 +76,7 @@ def _run_rank(parsed: Parsed, launch: Launch, started: float) -> int:
     grid = grid_of(config, launch.world_size)
     check_save_directory(config.checkpoint.save)
     check_trackers(config.logging)
+    check_plan_hardware(config)
     device = choose_device(launch, config.parallel)
     data = open_data(config)
     timeout = config.parallel.distributed_timeout_minutes

@@ -14,6 +14,7 @@ from megatron_core.training.metrics import (
     StepMetrics,
     ValidationMetrics,
 )
+from megatron_core.training.plan_check import PlanCheck
 from megatron_core.training.progress import LOGGER, Progress, evaluation_line, validation_line
 from megatron_core.training.trackers import Tracker, evaluation_scalars, open_trackers, step_scalars, validation_scalars
 
@@ -30,11 +31,13 @@ class Report:
         rank: int,
         world_size: int,
         run_config: Mapping[str, Any],
+        plan: PlanCheck | None = None,
     ) -> None:
         """run_config: the resolved configuration as plain data, for the trackers. Raises ConfigError (see there)."""
         self._config = config
         self._world_size = world_size
         self._speaks = rank == 0
+        self._plan = plan
         self.last_step = 0
         """Number of the last step reported, on every rank."""
         self._writer = MetricsWriter(Path(save) / METRICS_FILE if save is not None and rank == 0 else None)
@@ -48,6 +51,8 @@ class Report:
             return
         self._writer.write(metrics)
         self._progress.step(metrics)
+        if self._plan is not None:
+            self._plan.step(metrics)
         if metrics.step % self._config.tensorboard_log_interval == 0:
             self._track(step_scalars(metrics, self._config, self._world_size), metrics.step)
 

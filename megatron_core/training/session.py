@@ -19,6 +19,7 @@ from megatron_core.training.exit_file import LastWord
 from megatron_core.training.faults import FaultError
 from megatron_core.training.loop import Ending, train, validate_at_end
 from megatron_core.training.metrics import METRICS_FILE
+from megatron_core.training.plan_check import PlanCheck
 from megatron_core.training.profile import ProfileWindow
 from megatron_core.training.report import Report
 from megatron_core.training.resume import Start, choose_start, load_start
@@ -101,6 +102,7 @@ def open_report(config: RunConfig, ctx: ParallelContext) -> Report:
         rank=ctx.rank,
         world_size=ctx.grid.world_size,
         run_config=dataclasses.asdict(config),
+        plan=PlanCheck(config, ctx.grid.world_size) if config.logging.plan_hardware is not None else None,
     )
 
 
