@@ -95,21 +95,17 @@ def _changes(before: Workload, after: Workload) -> Iterator[tuple[str, Workload,
 def _recomputation(now: Workload, after: Workload) -> Iterator[tuple[str, Workload, Published | None]]:
     """First as it was published: parts of layers instead of whole ones, with the sequence cut; then what else is."""
     if now.recompute.granularity == "full" != after.recompute.granularity:
-        cut = after.sequence_parallel and not now.sequence_parallel
-        now = now.replace(sequence_parallel=after.sequence_parallel, recompute=Recompute(granularity="selective"))
-        published = (
-            _nearest(KEPT_IN_PLACE_OF_FULL, now.model.num_layers * layer_parameters(now.model, 1)) if cut else None
-        )
+        cut = now.tp > 1 and not now.sequence_parallel
+        now = now.replace(sequence_parallel=now.tp > 1, recompute=Recompute(granularity="selective"))
+        size = now.model.num_layers * layer_parameters(now.model, 1)
+        published = _nearest(KEPT_IN_PLACE_OF_FULL, size) if cut else None
         yield f"{'sequence parallelism and ' if cut else ''}selective recomputation", now, published
     if now.sequence_parallel != after.sequence_parallel:
         now = now.replace(sequence_parallel=after.sequence_parallel)
         yield f"{'with' if after.sequence_parallel else 'without'} sequence parallelism", now, None
     if now.recompute != after.recompute:
-        yield (
-            f"recomputation of {after.recompute.granularity or 'nothing'}",
-            now.replace(recompute=after.recompute),
-            None,
-        )
+        now = now.replace(recompute=after.recompute)
+        yield f"recomputation of {after.recompute.granularity or 'nothing'}", now, None
 
 
 def _scheduled(now: Workload, after: Workload) -> Workload:
