@@ -117,6 +117,7 @@ def _update(run: Run, state: RunState, verdict: Verdict, lr: float, grad_factor:
 def _catch_up(run: Run) -> None:
     """A step is taken and has no update, but where they are late that of the step before is still to come."""
     if isinstance(run.optimizer, DelayedAdamW):
+        run.weight_gather.finish()  # of the step before: where that is not computed, no forward has waited for it
         run.optimizer.pass_over()
         run.weight_gather.start()
 

@@ -96,6 +96,28 @@ def test_a_step_that_a_roll_back_left_out_is_a_fault_and_one_that_the_user_left_
     assert pass_over(run, replace(state, skipped_steps=(1,))).recent_loss.faults == 1
 
 
+def weights_under_way(rank: int, world_size: int, flags: str) -> list[int]:
+    """How many buckets are being gathered when late updates come to them: after a step, and where one is left out."""
+    run, state = start_rank(rank, world_size, flags)
+    give, found = run.optimizer.pass_over, []
+
+    def watched() -> None:
+        found.append(len(run.weight_gather._pending))
+        give()
+
+    run.optimizer.pass_over = watched
+    state, _ = train_step(run, state)
+    pass_over(run, state)
+    run.weight_gather.finish()
+    return found
+
+
+def test_weights_that_no_forward_has_waited_for_are_there_before_others_follow() -> None:
+    late = "--optimizer-cpu-offload --optimizer-delayed-update-start 0"
+    flags = f"{GPT2} {late} --use-distributed-optimizer --overlap-param-gather"
+    assert run_ranks(weights_under_way, 2, flags) == [[0, 0]] * 2
+
+
 def plan_of(run: Run, state: RunState) -> StepPlan:
     return next(training_plans(run.config, run.ctx, run.batch_schedule, state.consumed_samples))
 
