@@ -19,6 +19,7 @@ from tools.text_table import text_table
 
 WIDTH = 108
 """Columns of the printed flags."""
+_JOINED = "\0"
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -83,9 +84,11 @@ def pasted(best: Planned, base: RunConfig) -> Iterator[str]:
     """The winner as flags."""
     yield ""
     yield "flags of the first, for flags=( ) of an sbatch script behind those of the model:"
-    words = [*flags(best.config, base), *(["--optimizer-cpu-offload"] if best.workload.optimizer_offload else [])]
-    text = " ".join(words)
-    yield from textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+    found = [*flags(best.config, base), *(["--optimizer-cpu-offload"] if best.workload.optimizer_offload else [])]
+    # A flag's values stay on its line.
+    text = " ".join(flag.replace(" ", _JOINED) for flag in found)
+    lines = textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+    yield from (line.replace(_JOINED, " ") for line in lines)
 
 
 def gains(own: Workload, best: Workload, machine: Machine) -> Iterator[str]:
