@@ -14,7 +14,7 @@ import torch
 
 from megatron_core.checkpoint.files import opened, read_exactly
 
-_SCRATCH_BYTES = 2**24
+_SCRATCH_BYTES = 2**22
 
 
 @dataclass(frozen=True, kw_only=True)

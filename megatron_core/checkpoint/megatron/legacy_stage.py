@@ -27,7 +27,7 @@ from megatron_core.checkpoint.verify import ReportBytes
 from megatron_core.errors import CheckpointError
 from megatron_core.model.gpt import EMBEDDING_NAME
 
-_BLOCK_BYTES = 2**24
+_BLOCK_BYTES = 2**22
 
 
 def write_stage(
@@ -110,7 +110,8 @@ def _shape(rectangles: Sequence[Rectangle]) -> tuple[int, ...]:
 
 def _matrix(stored: StoredModel, parameter: Parameter) -> torch.Tensor:
     """A parameter from our tensors; rows that no tensor of ours has are padding."""
-    matrix = torch.zeros(parameter.shape, dtype=parameter_dtype(stored, parameter))
+    matrix = torch.empty(parameter.shape, dtype=parameter_dtype(stored, parameter))
+    matrix[max(r.stop[0] for part in parameter.parts for r in part.rectangles(parameter.width)) :].zero_()
     for part in parameter.parts:
         if part.blocks == 1:
             (rectangle,) = part.rectangles(parameter.width)
@@ -132,12 +133,14 @@ def _write_shard(
         rows = max(_BLOCK_BYTES * part.shape[0] // (part.numel() * part.element_size()), 1)
         for first in range(0, part.shape[0], rows):
             data = part[first : first + rows].contiguous().view(-1).view(torch.uint8).numpy().data
-            offset += _write_all(descriptor, data, offset)
+            _write_all(descriptor, data, offset)
+            offset += len(data)
             report(len(data))
 
 
-def _write_all(descriptor: int, data: memoryview, offset: int) -> int:
+def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
     done = 0
     while done < len(data):
         done += os.pwrite(descriptor, data[done:], offset + done)
-    return done
+    # Starts bringing them to the disk, and gives the page cache back.
+    os.posix_fadvise(descriptor, offset, len(data), os.POSIX_FADV_DONTNEED)

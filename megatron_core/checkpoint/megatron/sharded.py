@@ -11,7 +11,7 @@ from megatron_core.checkpoint.megatron.file_tensor import FileTensor
 from megatron_core.checkpoint.rectangle import Rectangle, whole
 from megatron_core.errors import CheckpointError
 
-_COMPARED_BYTES = 2**24
+_COMPARED_BYTES = 2**22
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from megatron_core.config.data import DataConfig
 from megatron_core.config.model import ModelConfig
 from megatron_core.errors import CheckpointError
 
-_COMPARED_BYTES = 2**24
+_COMPARED_BYTES = 2**22
 
 
 def verify_export(opened: OpenedMegatron, stored: StoredModel, report: ReportBytes) -> None:
