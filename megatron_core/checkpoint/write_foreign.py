@@ -118,12 +118,15 @@ def _chunks(
 ) -> Iterator[bytes | memoryview]:
     """The file from its first byte to its last; fills `checksums` on the way, while each block is in the cache."""
     yield header
+    # A view of a tensor would keep all of it while the next one is read.
+    copy = memoryview(bytearray(BLOCK_BYTES))
     for tensor, found in zip(tensors, checksums):
         data = _bytes_of(tensor)
         for start in range(0, len(data), BLOCK_BYTES):
             block = data[start : start + BLOCK_BYTES]
             found.append(checksum(block))
-            yield bytes(block)  # a view would keep the whole tensor while the next one is read
+            copy[: len(block)] = block
+            yield copy[: len(block)]
             report(len(block))
         del data, block
 

@@ -147,20 +147,23 @@ def _files(tensors: Sequence[_Tensor]) -> Iterator[list[_Tensor]]:
     yield pending
 
 
-def _chunks(tensors: Sequence[_Tensor], stored: StoredModel, report: ReportBytes) -> Iterator[bytes]:
+def _chunks(tensors: Sequence[_Tensor], stored: StoredModel, report: ReportBytes) -> Iterator[bytes | memoryview]:
     """A file from its first byte to its last, with one tensor in memory at a time."""
     entries = [(tensor.name, dtype_name(tensor.dtype), tensor.shape, tensor.nbytes) for tensor in tensors]
     yield encode_header(entries, {"format": "pt"})
+    # A view of a tensor would keep all of it while the next one is read.
+    copy = memoryview(bytearray(_CHUNK_BYTES))
     for tensor in tensors:
         values = torch.empty(tensor.shape, dtype=tensor.dtype)
         for item in tensor.links:
             stored.fill(item.part_of_theirs(values), item.ours, item.ours_at)
         data = values.reshape(-1).view(torch.uint8).numpy().data
         for start in range(0, len(data), _CHUNK_BYTES):
-            chunk = bytes(data[start : start + _CHUNK_BYTES])  # a view would keep the whole tensor beside the next one
-            yield chunk
+            chunk = data[start : start + _CHUNK_BYTES]
+            copy[: len(chunk)] = chunk
+            yield copy[: len(chunk)]
             report(len(chunk))
-        del values, data
+        del values, data, chunk
 
 
 def _write_config(

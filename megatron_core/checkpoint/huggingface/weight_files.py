@@ -57,6 +57,7 @@ class WeightFiles:
     def __init__(self, directory: Path) -> None:
         """Raises CheckpointError where there are no safetensors or a header is not right."""
         self._descriptors: dict[Path, int] = {}
+        self._scratch = torch.empty(_READ_BYTES, dtype=torch.uint8)
         self.tensors: Mapping[str, FileTensor] = {}
         wanted = _names_by_file(directory)
         found: dict[str, FileTensor] = {}
@@ -93,11 +94,13 @@ class WeightFiles:
         dtype, everything = tensor.dtype, whole(seen)
         strides = row_major_strides(seen, 1)
         for read in plan_reads(everything, rectangle, dtype.itemsize, _READ_BYTES):
-            buffer = torch.empty(read.stop - read.start, dtype=torch.uint8)
+            into = target[read.rectangle.slices(rectangle.start)]
+            straight = into.dtype == dtype and into.is_contiguous() and into.nbytes == read.stop - read.start
+            buffer = into.reshape(-1).view(torch.uint8) if straight else self._scratch[: read.stop - read.start]
             memory = buffer.numpy().data
             read_exactly(self._descriptors[tensor.path], tensor.path, tensor.offset + read.start, memory)
-            values = torch.as_strided(buffer.view(dtype), read.rectangle.shape, strides)
-            target[read.rectangle.slices(rectangle.start)].copy_(values)
+            if not straight:
+                into.copy_(torch.as_strided(buffer.view(dtype), read.rectangle.shape, strides))
 
 
 def _names_by_file(directory: Path) -> Mapping[Path, Iterable[str]]:
