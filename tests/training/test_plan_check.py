@@ -10,7 +10,9 @@ import pytest
 from megatron_core.config.cli import parse
 from megatron_core.config.run import RunConfig
 from megatron_core.errors import ConfigError
+from megatron_core.training.batch_schedule import RunLength
 from megatron_core.training.plan_check import STEPS, PlanCheck, check_plan_hardware
+from megatron_core.training.report import Report
 from tests.training.test_report import metrics
 
 WORDS = shlex.split(
@@ -53,3 +55,19 @@ def test_unknown_hardware_and_a_precision_that_it_lacks_are_told_before_the_run(
         check_plan_hardware(config("--plan-hardware", "dgx-2"))
     without = config("--plan-hardware", "dgx-a100-80")
     assert dataclasses.replace(without.logging, plan_hardware=None) == config().logging
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_0_of_a_run_compares(rank: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="megatron_core")
+    run = config("--plan-hardware", "dgx-a100-80")
+    length = RunLength(steps=20, samples=1280)
+    report = Report(
+        run.logging, length, save=None, rank=rank, world_size=8, run_config={}, plan=PlanCheck(run, world_size=8)
+    )
+    for step in range(1, 21):
+        report.step(metrics(step, batch_size=64))
+    report.close()
+    assert [record.message[:8] for record in caplog.records if record.message.startswith("plan")] == ["plan for"] * (
+        rank == 0
+    )
