@@ -5,6 +5,7 @@ Stages play the very actions that the runtime executes; around them come the red
 table's two ends, the optimizer, and the gathering of weights, each as far as nothing hides it.
 """
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 
@@ -30,6 +31,9 @@ class PartTime:
     recompute: float
     tp: float
     """Of forward and input gradient, what is communication over tp."""
+    split: float
+    """What input and weight gradient take more where they are apart: sums over tp that the one would hide behind the
+    other, and with sequence parallelism the gathering of inputs again."""
 
     def plus(self, other: "PartTime") -> "PartTime":
         """Both, one after the other."""
@@ -39,6 +43,7 @@ class PartTime:
             self.weight_gradient + other.weight_gradient,
             self.recompute + other.recompute,
             self.tp + other.tp,
+            self.split + other.split,
         )
 
     def times(self, count: int) -> "PartTime":
@@ -46,7 +51,7 @@ class PartTime:
         return PartTime(*(count * value for value in vars(self).values()))
 
 
-_NOTHING = PartTime(0.0, 0.0, 0.0, 0.0, 0.0)
+_NOTHING = PartTime(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 KnownParts = dict[tuple[Shape, str | int | None], PartTime]
 """Times of a layer by its shape and what of it is recomputed, of a head by its shape and vocabulary."""
 
@@ -170,7 +175,7 @@ class StepModel:
             computed = {
                 Kind.F: time.forward,
                 Kind.B: before + time.weight_gradient,
-                Kind.I: before,
+                Kind.I: before + time.split,
                 Kind.W: time.weight_gradient,
             }
             found.append({kind.value: seconds + self._waiting(k, kind) for kind, seconds in computed.items()})
@@ -230,6 +235,9 @@ class StepModel:
         for k in self.workload.stage_chunks(stage):
             time = time.plus(self.chunks[k])
             waiting += self._waiting(k, Kind.F) + self._waiting(k, Kind.B)
+        if self.workload.schedule == "zero-bubble" and stage > 0:
+            split = time.split
+            time = dataclasses.replace(time, input_gradient=time.input_gradient + split, tp=time.tp + split)
         return _Stage(time, waiting)
 
     def _part(self, work: Part, granularity: str | None) -> PartTime:
@@ -238,9 +246,10 @@ class StepModel:
         weight_gradient = self._kernels.of(work.weight_gradient) + self._accumulation(work)
         message = self._collectives.all_reduce(work.message_bytes, self.workload.tp, 1)
         comm = work.tp_messages * message
-        products = self._kernels.of(work.weight_gradient)
-        hidden = min(comm, products) if engine.hides_tp_in_backward and not shape.sequence_parallel else 0.0
-        # Sequence parallelism gathers each column-parallel input again; that runs beside the input gradient's product.
+        # With sequence parallelism half of backward's is gathered before a row-parallel linear's products, which wait for
+        # it. Each column-parallel input is gathered again, beside the input gradient's product.
+        can_hide, regathered = (comm / 2, comm / 2) if shape.sequence_parallel else (comm, 0.0)
+        hidden = min(can_hide, self._kernels.of(work.weight_gradient)) if engine.hides_tp_in_backward else 0.0
         if granularity == "full":
             recompute = forward + comm
         else:
@@ -251,6 +260,7 @@ class StepModel:
             weight_gradient=weight_gradient,
             recompute=recompute,
             tp=2 * comm - hidden,
+            split=hidden + regathered,
         )
 
     def _accumulation(self, work: Part) -> float:

@@ -76,6 +76,15 @@ def test_recomputing_a_block_costs_its_layers() -> None:
     assert block == pytest.approx(whole * 3 / 12)
 
 
+def test_sums_over_tp_hide_behind_weight_gradients_unless_these_are_put_off() -> None:
+    plain, cut = step(), step(sequence_parallel=True)
+    # Backward's sums are hidden; with the sequence cut only their second half, what is scattered.
+    assert cut.tp == pytest.approx(1.5 * plain.tp)
+    split, split_cut = step(schedule="zero-bubble"), step(schedule="zero-bubble", sequence_parallel=True)
+    assert split.tp == pytest.approx(2 * plain.tp, rel=0.01)
+    assert split_cut.tp == pytest.approx(2.5 * plain.tp, rel=0.01)  # inputs are gathered once more
+
+
 def test_overlap_hides_the_reduction_but_for_what_it_takes_from_kernels() -> None:
     plain, hidden = (step(dp=16, overlap_grad_reduce=overlap) for overlap in (False, True))
     assert hidden.dp < plain.dp
