@@ -23,6 +23,8 @@ from pathlib import Path
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from megatron_core.checkpoint.files import write_file
 from megatron_core.checkpoint.foreign import ForeignModel, ForeignTensor
 from megatron_core.checkpoint.huggingface.families import FAMILIES

@@ -21,6 +21,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from megatron_core.inference.generate import GenerationSettings, generate
 from megatron_core.inference.open_model import open_model
 from megatron_core.inference.sampling import Sampling
