@@ -39,6 +39,7 @@ from megatron_core.evaluation.tasks.table import TASKS
 from megatron_core.evaluation.text_encoder import TextEncoder
 from megatron_core.inference.open_model import OpenModel, open_model
 from megatron_core.parallel.context import ParallelContext
+from megatron_core.training.progress import score_text
 from pretrain_gpt import leave
 from tools.lm_eval_tasks import require_lm_eval, score_lm_eval_tasks
 from tools.model_ranks import add_layout_flags, run_on_ranks
@@ -196,8 +197,8 @@ def show(results: Mapping[str, Any]) -> None:
         print(f"lm_eval {name}: " + ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items()))
     if found := results.get("perplexity"):
         print(
-            f"perplexity of {found['path']}: {_number(found['per_token'])} a token, "
-            f"{_number(found['per_word'])} a word, {_number(found['per_byte'])} a byte "
+            f"perplexity of {found['path']}: {score_text(found['per_token'])} a token, "
+            f"{score_text(found['per_word'])} a word, {score_text(found['per_byte'])} a byte "
             f"({found['bits_per_byte']:.4f} bits a byte); {found['tokens']:,} tokens, {found['words']:,} words, "
             f"{found['bytes']:,} bytes, {found['documents']:,} documents, stride {found['stride']}"
         )
@@ -205,12 +206,7 @@ def show(results: Mapping[str, Any]) -> None:
 
 def _shown(estimate: Mapping[str, float]) -> list[str]:
     error = estimate["standard_error"]
-    return [_number(estimate["value"]), "" if math.isnan(error) else _number(error)]
-
-
-def _number(value: float) -> str:
-    """A perplexity of an untrained model is no number to be written out."""
-    return f"{value:.4f}" if value < 1e6 else f"{value:.4g}"
+    return [score_text(estimate["value"]), "" if math.isnan(error) else score_text(error)]
 
 
 def write(results: Mapping[str, Any], output: Path) -> None:

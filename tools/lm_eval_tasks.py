@@ -17,7 +17,7 @@ def require_lm_eval() -> None:
     """Raises ConfigError where lm_eval is not installed."""
     if importlib.util.find_spec("lm_eval") is None:
         raise ConfigError(
-            "--lm-eval-tasks needs lm_eval: pip install 'layoutfree[eval]', or scripts/setup_venv.sh eval"
+            "--lm-eval-tasks needs lm_eval, which is not installed: pip install -c constraints.txt -e '.[eval]'"
         )
 
 

@@ -89,10 +89,15 @@ def validation_line(metrics: ValidationMetrics) -> str:
     )
 
 
+def score_text(value: float) -> str:
+    """A score; the perplexity of an untrained model is no number to be written out."""
+    return f"{value:.4f}" if value < 1e6 else f"{value:.4g}"
+
+
 def evaluation_line(metrics: EvaluationMetrics) -> str:
     """The scores of a task for people."""
     scores = " | ".join(
-        f"{name} {value:.4f} +- {metrics.standard_errors[name]:.2g}" for name, value in metrics.scores.items()
+        f"{name} {score_text(value)} +- {metrics.standard_errors[name]:.2g}" for name, value in metrics.scores.items()
     )
     return (
         f"evaluation at step {metrics.step} | {metrics.evaluation} | {scores} | "

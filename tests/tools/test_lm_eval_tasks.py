@@ -17,7 +17,7 @@ from tools.lm_eval_tasks import require_lm_eval
 
 def test_without_lm_eval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="--lm-eval-tasks needs lm_eval: pip install"):
+    with pytest.raises(ConfigError, match="--lm-eval-tasks needs lm_eval, which is not installed: pip install"):
         require_lm_eval()
 
 

@@ -13,6 +13,7 @@ from megatron_core.training.progress import (
     clock,
     evaluation_line,
     quantity,
+    score_text,
     step_line,
     timer_line,
     validation_line,
@@ -147,3 +148,4 @@ def test_the_scores_of_a_task() -> None:
         standard_errors={"acc": 0.1667},
     )
     assert evaluation_line(found) == "evaluation at step 10 | piqa | acc 0.5000 +- 0.17 | 9 questions"
+    assert score_text(29842909335439224.0) == "2.984e+16"
