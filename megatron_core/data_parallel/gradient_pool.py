@@ -45,8 +45,8 @@ class GradientPool:
         self._ready.append(lane)
 
     def finish(self) -> None:
-        """Return when all that was sent has arrived. Raises what went wrong on the way."""
-        for lane in self._lanes:
+        """Return when all that was sent has arrived, none being open any more. Raises what went wrong on the way."""
+        for lane in self._ready:  # as they were sent: the first contribution to a sum overwrites what was there
             lane.finish()
 
     def _new_lane(self) -> Lane:

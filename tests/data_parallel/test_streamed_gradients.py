@@ -25,6 +25,19 @@ def test_each_step_accumulates_anew() -> None:
         assert gradients.owned.tolist() == [2 * (1 + 2 + 3)] * 2
 
 
+@pytest.mark.parametrize("before", [1, 2])
+def test_contributions_arrive_in_the_order_in_which_they_were_sent(before: int) -> None:
+    """Whichever lane comes first after as many microbatches: a batch that grows may leave it the second one."""
+    gradients = StreamedGradients(pool := GradientPool(2, 2, torch.float32, CPU), 2, (0, 2))
+    for microbatches in (before, 2):
+        gradients.begin_step()
+        for microbatch in range(microbatches):
+            gradients.memory.add_(microbatch + 1.0)
+            gradients.send(DONE)
+        pool.finish()
+    assert gradients.owned.tolist() == [1.0 + 2.0] * 2
+
+
 def test_nothing_of_the_device_is_taken_but_while_it_is_open() -> None:
     pool = GradientPool(4, 4, torch.bfloat16, CPU)
     first, second = (StreamedGradients(pool, 4, (0, 4)) for _ in range(2))
