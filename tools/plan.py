@@ -12,6 +12,8 @@ tools/plan.py simulate --hardware NAME --devices N --config FILE [--trace FILE.j
     the timeline of that layout, for Perfetto and as a picture: bubble, exposed communication, where the time goes
 tools/plan.py fit CALIBRATION.csv
     the time model's constants from such rows
+tools/plan.py calibrate --out mine.yaml [--threads 1]
+    this machine's processors, memory and messages, measured in a minute: hardware for the other subcommands
 
 Flags are those of pretrain_gpt.py. Hardware is a name of configs/hardware/clusters.yaml or a .yaml file of one's own.
 """
@@ -25,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 # The folder of a script is on the path too, where tools/inspect.py hides the standard module of that name.
 
 from megatron_core.errors import UserError
-from tools import plan_fit, plan_predict, plan_search, plan_show, plan_simulate
+from tools import plan_calibrate, plan_fit, plan_predict, plan_search, plan_show, plan_simulate
 
-COMMANDS = (plan_search, plan_show, plan_simulate, plan_predict, plan_fit)
+COMMANDS = (plan_search, plan_show, plan_simulate, plan_predict, plan_fit, plan_calibrate)
 
 
 def parse_arguments(words: Sequence[str]) -> argparse.Namespace:

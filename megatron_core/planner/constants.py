@@ -28,3 +28,16 @@ class Constants:
     """One hop of a collective, beside its bytes."""
     overlap_cost: float = 0.55
     """Of communication that runs beside kernels, what these are slowed down by."""
+
+
+MEASURED = Constants(
+    matmul_share=1.0,
+    memory_share=1.0,
+    node_link_share=1.0,
+    network_share=1.0,
+    kernel_s=0.0,
+    wave_s=0.0,
+    hop_s=0.0,
+    overlap_cost=1.0,
+)
+"""Of a device whose operators were measured: all of it is in the measurements, and cores hide nothing."""

@@ -7,7 +7,7 @@ matrix products in place of a peak. What share of a peak is reached is said by `
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +32,15 @@ class MeasuredMatmul:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeasuredOperator:
+    """An operator that was timed on one device, on so many elements, bytes or times."""
+
+    name: str
+    amount: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Device:
     """One device. GB are 10^9 bytes, links are per direction."""
 
@@ -50,6 +59,8 @@ class Device:
     host_link_gb_per_s: float = 0.0
     """To its host's memory (PCIe)."""
     measured_matmuls: tuple[MeasuredMatmul, ...] = ()
+    measured_operators: tuple[MeasuredOperator, ...] = ()
+    """Of all names in `eager_work`, and collectives between two ranks by bytes, where there are no multiprocessors."""
 
     def peak(self, precision: str) -> float:
         """FLOP/s of matrix products. Raises ConfigError for a precision that the device has no units for."""
@@ -75,6 +86,11 @@ class Hardware:
     """Host memory of a node."""
     host_adam_gparams_per_s: float = 0.0
     """10^9 parameters a second that a node's processors update (AdamW in fp32, 28 bytes each)."""
+
+    def with_operators(self, operators: Sequence[MeasuredOperator]) -> "Hardware":
+        """The same nodes whose device has these measurements too."""
+        more = (*self.device.measured_operators, *operators)
+        return dataclasses.replace(self, device=dataclasses.replace(self.device, measured_operators=more))
 
     def with_device(self, name: str) -> "Hardware":
         """The same nodes with another known device. Raises ConfigError where there is none of that name."""
@@ -113,8 +129,8 @@ def _cluster(name: str, fields: Any, where: str) -> Hardware:
 def _device(name: str, fields: Any, where: str) -> Device:
     given = {"name": name, **_mapping(fields, where)}
     given["tflops"] = {key: _number(where, key, value) for key, value in _mapping(given.get("tflops"), where).items()}
-    measured = given.get("measured_matmuls", [])
-    given["measured_matmuls"] = tuple(_build(MeasuredMatmul, _mapping(one, where), where) for one in measured)
+    for key, kind in (("measured_matmuls", MeasuredMatmul), ("measured_operators", MeasuredOperator)):
+        given[key] = tuple(_build(kind, _mapping(one, where), where) for one in given.get(key, []))
     return _build(Device, given, where)
 
 

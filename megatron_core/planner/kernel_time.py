@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from megatron_core.planner.constants import Constants
 from megatron_core.planner.engine import Engine
 from megatron_core.planner.hardware import Device, MeasuredMatmul
-from megatron_core.planner.work import Matmul, Pass
+from megatron_core.planner.operator_time import OperatorTime
+from megatron_core.planner.work import Matmul, Operator, Pass
 
 # Rows and columns of a tile, and the share of a large tile's speed that it reaches: small ones load more for each FLOP.
 _TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.94), (64, 128, 0.75), (128, 64, 0.75), (64, 64, 0.6))
@@ -29,10 +30,16 @@ class KernelTime:
         self._peak = device.peak(precision)
         self._memory = device.memory_gb_per_s * 1e9 * constants.memory_share
         self._known: dict[Matmul, float] = {}
+        self._operators = OperatorTime(device)
 
-    def of(self, work: Iterable[Matmul | Pass]) -> float:
-        """Seconds of one kernel after the other."""
-        return sum(self.matmul(one) if isinstance(one, Matmul) else self.passing(one) for one in work)
+    def of(self, work: Iterable[Matmul | Pass | Operator]) -> float:
+        """Seconds of one kernel after the other. Raises ConfigError for an operator that was not measured."""
+        return sum(map(self._one, work))
+
+    def _one(self, one: Matmul | Pass | Operator) -> float:
+        if isinstance(one, Matmul):
+            return self.matmul(one)
+        return self.passing(one) if isinstance(one, Pass) else self._operators.of(one)
 
     def passing(self, one: Pass) -> float:
         """Seconds of elementwise kernels."""

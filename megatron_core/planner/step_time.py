@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from megatron_core.pipeline.action import Action, Kind
 from megatron_core.pipeline.schedules import build
 from megatron_core.pipeline.timeline import Timeline, play
+from megatron_core.planner import eager_work
+from megatron_core.planner import work as fused_work
 from megatron_core.planner.collective_time import CollectiveTime
-from megatron_core.planner.constants import Constants
+from megatron_core.planner.constants import MEASURED, Constants
+from megatron_core.planner.engine import OURS, OURS_ON_CPU
 from megatron_core.planner.hardware import Hardware
 from megatron_core.planner.kernel_time import KernelTime
 from megatron_core.planner.parameters import stage_parameters, table_parameters
-from megatron_core.planner.work import Matmul, Part, Shape, embedding, head, layer
+from megatron_core.planner.work import Matmul, Operator, Part, Shape
 from megatron_core.planner.workload import Workload
 
 
@@ -89,6 +92,12 @@ class StepModel:
 
         Raises ConfigError where the device cannot compute in the workload's precision.
         """
+        # On a device that was measured an operator takes what it took, whatever the constants of others are.
+        self._measured = bool(hardware.device.measured_operators)
+        if self._measured:
+            constants = MEASURED
+            workload = workload.replace(engine=OURS_ON_CPU) if workload.engine is OURS else workload
+        self._parts = eager_work if self._measured else fused_work
         self.workload, self.constants, self._hardware = workload, constants, hardware
         self._kernels = KernelTime(hardware.device, constants, workload.engine, workload.precision, workload.itemsize)
         self._collectives = CollectiveTime(hardware, constants)
@@ -107,7 +116,7 @@ class StepModel:
     def _layer(self, granularity: str | None) -> PartTime:
         key = self.workload.shape, granularity
         if key not in self._known:
-            self._known[key] = self._part(layer(self.workload.shape), granularity)
+            self._known[key] = self._part(self._parts.layer(self.workload.shape), granularity)
         return self._known[key]
 
     def chunk(self, k: int) -> PartTime:
@@ -116,11 +125,11 @@ class StepModel:
         again = work.recompute.full_layers(count) if work.recompute.granularity == "full" else count
         time = self.layer.times(again).plus(self.layer_kept.times(count - again))
         if k == 0:
-            time = time.plus(self._part(embedding(work.shape), None))
+            time = time.plus(self._part(self._parts.embedding(work.shape), None))
         if k == len(work.layers) - 1:
             key = work.shape, work.vocabulary_rows
             if key not in self._known:
-                self._known[key] = self._part(head(work.shape, work.vocabulary_rows), None)
+                self._known[key] = self._part(self._parts.head(work.shape, work.vocabulary_rows), None)
             time = time.plus(self._known[key])
         return time
 
@@ -246,8 +255,8 @@ class StepModel:
         weight_gradient = self._kernels.of(work.weight_gradient) + self._accumulation(work)
         message = self._collectives.all_reduce(work.message_bytes, self.workload.tp, 1)
         comm = work.tp_messages * message
-        # With sequence parallelism half of backward's is gathered before a row-parallel linear's products, which wait for
-        # it. Each column-parallel input is gathered again, beside the input gradient's product.
+        # With sequence parallelism half of backward's is gathered before a row-parallel linear's products, which wait.
+        # Each column-parallel input is gathered again, beside the input gradient's product.
         can_hide, regathered = (comm / 2, comm / 2) if shape.sequence_parallel else (comm, 0.0)
         hidden = min(can_hide, self._kernels.of(work.weight_gradient)) if engine.hides_tp_in_backward else 0.0
         if granularity == "full":
@@ -276,7 +285,7 @@ class StepModel:
         if not work.distributed_optimizer:
             reduction = self._collectives.all_reduce(reduce_bytes, work.dp, work.tp)
             return self._left(reduction, last_backward, overlapped=work.overlap_grad_reduce)
-        reduction = self._collectives.gather(reduce_bytes, work.dp, work.tp)
+        reduction = self._collectives.reduce_scatter(reduce_bytes, work.dp, work.tp)
         gathering = self._collectives.gather(gather_bytes, work.dp, work.tp)
         # Gathering hides behind the first forward, which takes about half of a backward.
         return self._left(reduction, last_backward, overlapped=work.overlap_grad_reduce) + self._left(
@@ -302,6 +311,8 @@ class StepModel:
         work, device = self.workload, self._hardware.device
         count = stage_parameters(work, stage)
         shared = count / (work.dp if work.distributed_optimizer else 1)
+        if self._measured:
+            return self._kernels.of((Operator("clear", count), Operator("update", round(shared)), Operator("step", 1)))
         if not work.optimizer_offload:
             return self._kernels.moving(count * work.engine.replica_bytes + shared * work.engine.optimizer_bytes)
         # The hosts' processors are shared by the devices of a node; weights return behind the update of the next.

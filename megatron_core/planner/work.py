@@ -34,7 +34,15 @@ class Pass:
     kernels: int = 1
 
 
-Work = tuple[Matmul | Pass, ...]
+@dataclass(frozen=True)
+class Operator:
+    """What is priced by measurements of its name: so many elements, or bytes of a message, or times."""
+
+    name: str
+    amount: int
+
+
+Work = tuple[Matmul | Pass | Operator, ...]
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,7 @@ class Shape:
         return self.tokens * self.model.hidden_size * self.itemsize
 
 
-def flops(work: Iterable[Matmul | Pass]) -> int:
+def flops(work: Iterable[Matmul | Pass | Operator]) -> int:
     """FLOPs of the products in it."""
     return sum(one.flops for one in work if isinstance(one, Matmul))
 
