@@ -5,10 +5,11 @@ thousands, by taking what one microbatch keeps as often as the schedule holds mi
 
 import dataclasses
 
-from megatron_core.planner.activation_bytes import ActivationBytes
+from megatron_core.planner.chunk_bytes import chunk_bytes
 from megatron_core.planner.hardware import Hardware
 from megatron_core.planner.memory import MemoryModel
 from megatron_core.planner.memory_parts import Memory, allowance
+from megatron_core.planner.parameters import stage_parameters
 from megatron_core.planner.workload import Workload
 
 
@@ -27,6 +28,15 @@ def quick_peak_memory(workload: Workload, hardware: Hardware) -> Memory:
     return max(stages, key=lambda memory: memory.total)
 
 
+def host_bytes(workload: Workload) -> int:
+    """What a rank keeps in its host's memory: masters and moments of what it updates, and gradients that left."""
+    if not workload.optimizer_offload:
+        return 0
+    count = max(stage_parameters(workload, stage) for stage in {0, workload.pp - 1})
+    each = 12 + (4 if workload.offload_gradients else 0)
+    return each * count // (workload.dp if workload.distributed_optimizer else 1)
+
+
 def _telling_stages(workload: Workload) -> set[int]:
     """Those of which one needs most: the first, which holds most microbatches, the last, which has the logits, and with
     zero-bubble those next to them, since each stage puts off more weight gradients than the one before.
@@ -40,7 +50,7 @@ def _scaled(workload: Workload, model: MemoryModel, stage: int) -> Memory:
     one, more = model.stage(stage), 0
     activations = round((_held(workload, stage) - 1) * one.activations)
     if workload.schedule == "zero-bubble" and stage > 0:
-        more = min(stage, workload.microbatches - 1) * ActivationBytes(workload).chunk(stage).queued
+        more = min(stage, workload.microbatches - 1) * chunk_bytes(workload, stage).queued
     return dataclasses.replace(
         one,
         activations=one.activations + activations,

@@ -12,7 +12,8 @@ from megatron_core.config.parallel import ScheduleName
 from megatron_core.pipeline.action import Action, Exchange, Kind, Program
 from megatron_core.pipeline.communicate import communicate
 from megatron_core.pipeline.schedules import build
-from megatron_core.planner.activation_bytes import ActivationBytes
+from megatron_core.planner.chunk_bytes import chunk_bytes
+from megatron_core.planner.layer_bytes import LayerBytes
 from megatron_core.planner.memory_parts import Memory, allowance
 from megatron_core.planner.parameters import stage_parameters, table_parameters
 from megatron_core.planner.workload import Workload
@@ -29,7 +30,7 @@ def stage_memory(workload: Workload, stage: int, *, on_cpu: bool = False) -> Mem
     count = stage_parameters(workload, stage)
     weights, gradients = workload.itemsize * count, _gradients(workload, stage, count)
     optimizer = _optimizer(workload, count)
-    walk = _Walk(workload, stage, keeps_sends=on_cpu)
+    walk = _Walk(workload, stage, on_cpu=on_cpu)
     walk.through(_program(workload.schedule, workload.pp, workload.chunks, workload.microbatches)[stage])
     buffers = walk.peak - walk.peak_kept + _batch(workload, stage)
     live = weights + gradients + optimizer + walk.peak_kept + buffers
@@ -92,20 +93,20 @@ def _filled(sizes: Sequence[int], limit: int) -> list[int]:
 def _batch(work: Workload, stage: int) -> int:
     """Tokens, labels, mask and positions of the whole step where they are looked at; positions elsewhere."""
     positions = 8 * work.model.seq_length
-    if stage not in (0, work.pp - 1):
+    if stage not in (0, work.pp - 1) and not work.masked:
         return positions
-    return positions + (4 * 8 + 1) * work.microbatches * work.micro_batch * work.model.seq_length
+    fields = 5 if work.masked else 4
+    return positions + (fields * 8 + 1) * work.microbatches * work.micro_batch * work.model.seq_length
 
 
 class _Walk:
     """Bytes beside the states, action by action."""
 
-    def __init__(self, work: Workload, stage: int, *, keeps_sends: bool) -> None:
-        sizes = ActivationBytes(work)
+    def __init__(self, work: Workload, stage: int, *, on_cpu: bool) -> None:
         self._virtual = work.stage_chunks(stage)
-        self._chunks = [sizes.chunk(k) for k in self._virtual]
+        self._chunks = [chunk_bytes(work, k, on_cpu=on_cpu) for k in self._virtual]
         self._last, self._alone = len(work.layers) - 1, work.pp == 1
-        self._message, self._keeps_sends = sizes.stream, keeps_sends
+        self._message, self._keeps_sends = LayerBytes(work).stream, on_cpu
         self._held = self._exchanges = self._messages = 0
         self._sending: list[tuple[int, int]] = []  # to which stage, in which exchange
         self._arriving: dict[tuple[str, int, int], tuple[int, int]] = {}  # from which stage, in which exchange
@@ -130,13 +131,14 @@ class _Walk:
                 self.peak_kept = max(self.peak_kept, self._kept)
                 self._messages += k < self._last
             case Kind.B | Kind.I:
-                self._reach(chunk.backward)
+                self._reach(chunk.backward if action.kind is Kind.B else chunk.input_gradient)
                 if k < self._last:
                     self._take("gradient", action)
                 self._kept -= chunk.kept
                 self._messages += k > 0
                 if action.kind is Kind.I:
                     self._held += chunk.queued
+                self._reach(0)
             case Kind.W:
                 self._reach(chunk.weight)
                 self._held -= chunk.queued

@@ -62,6 +62,10 @@ class Workload:
     gradients_in_bf16: bool = False
     bucket_size: int = 40_000_000
     """Parameters of a gradient bucket."""
+    offloaded_layers: int = 0
+    """Of each chunk, the first ones, whose activations wait in the host's memory."""
+    masked: bool = False
+    """Whether attention looks at documents, by a mask of its own for each sample."""
     engine: Engine = OURS
 
     @staticmethod
@@ -94,6 +98,8 @@ class Workload:
             optimizer_offload=optim.optimizer_cpu_offload,
             offload_gradients=optim.optimizer_cpu_offload and optim.offload_gradients == "host",
             gradients_in_bf16=parallel.grad_reduce_in_bf16 and optim.precision == "bf16",
+            offloaded_layers=parallel.cpu_offloading_num_layers,
+            masked=config.data.reset_attention_mask,
             bucket_size=parallel.ddp_bucket_size or max(40_000_000, 1_000_000 * dp),
         )
 

@@ -93,7 +93,8 @@ class _Column(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, ctx.kept = ctx.kept.tensor, None
+        # Without its graph: a closure that waits for W would keep the chunk's input with it, and its gradient.
+        x, ctx.kept = ctx.kept.tensor.detach(), None
         group, sequence_parallel, queue, weights = ctx.group, ctx.sequence_parallel, ctx.queue, ctx.weights
         deferring = queue.deferring
         regathered, gathering = all_gather_async(x, group) if sequence_parallel and not deferring else (x, DONE)
@@ -143,7 +144,7 @@ class _Row(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, ctx.kept = ctx.kept.tensor, None
+        x, ctx.kept = ctx.kept.tensor.detach(), None
         weight, group = ctx.weight, ctx.group
         whole = all_gather(grad, group) if ctx.sequence_parallel else grad
         grad_x = input_gradient(whole, _matrix(weight, x.shape[-1])) if ctx.needs_input_grad[0] else None

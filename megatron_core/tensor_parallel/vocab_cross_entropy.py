@@ -93,6 +93,7 @@ class _VocabCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         logits, local, owned, total, log_z = ctx.saved_tensors
         smoothing, vocabulary = ctx.smoothing
+        logits = logits.detach()  # they may wait for W, which their graph need not
         real = logits[:, : ctx.held]
         if ctx.held:
             # d(loss)/d(logit) = softmax (1 + 2 c log Z) - one_hot, each row times its own upstream gradient.

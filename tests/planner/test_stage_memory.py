@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The formula against dry runs of the real code: 24 layouts that have every feature between them, within 2 %."""
+
+import pytest
+
+from megatron_core.config.cli import parse
+from megatron_core.config.run import RunConfig
+from megatron_core.planner.stage_memory import stage_memory
+from megatron_core.planner.workload import Workload
+from megatron_core.training.dry_run import dry_run
+from megatron_core.training.mesh import grid_of
+
+MODEL = (
+    "--num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 128 --max-position-embeddings 128 "
+    "--hidden-dropout 0 --attention-dropout 0 --make-vocab-size-divisible-by 1 --mock-data --vocab-size 500 "
+    "--micro-batch-size 2 --global-batch-size 8 --train-iters 10 --lr 1e-3 --ddp-bucket-size 300000"
+)
+LLAMA = (
+    "--normalization RMSNorm --swiglu --position-embedding-type rope --untie-embeddings-and-output-weights "
+    "--disable-bias-linear --group-query-attention --num-query-groups 4 --ffn-hidden-size 704"
+)
+FULL, SELECTIVE = "--recompute-granularity full", "--recompute-granularity selective"
+SP = "--tensor-model-parallel-size 2 --sequence-parallel"
+PP2, PP4 = "--pipeline-model-parallel-size 2", "--pipeline-model-parallel-size 4 --num-layers 8"
+LAYOUTS = {
+    "bf16": (1, 0, "--bf16"),
+    "fp32": (1, 0, ""),
+    "full": (1, 0, f"--bf16 {FULL}"),
+    "full-groups": (1, 0, f"--bf16 {FULL} --recompute-num-layers 2"),
+    "full-block": (1, 0, f"--bf16 {FULL} --recompute-method block --recompute-num-layers 2"),
+    "tp2": (2, 0, "--bf16 --tensor-model-parallel-size 2"),
+    "sequence-parallel": (2, 0, f"--bf16 {SP}"),
+    "selective": (2, 0, f"--bf16 {SP} {SELECTIVE} --recompute-modules mlp layernorm"),
+    "dropout": (1, 0, "--fp16 --hidden-dropout 0.1 --attention-dropout 0.1"),
+    "dropout-selective": (1, 0, f"--bf16 --hidden-dropout 0.1 --attention-dropout 0.1 {SELECTIVE}"),
+    "llama": (4, 0, f"--bf16 {LLAMA} --tensor-model-parallel-size 4 --sequence-parallel"),
+    "qk-norm": (
+        1,
+        0,
+        "--bf16 --qk-layernorm --group-query-attention --num-query-groups 1 --position-embedding-type rope",
+    ),
+    "parallel-residual": (1, 0, "--bf16 --use-parallel-residual --squared-relu"),
+    "documents": (1, 0, "--bf16 --reset-attention-mask --reset-position-ids"),
+    "1f1b": (4, 1, f"--bf16 {PP4}"),
+    "embedding-norm": (2, 0, f"--bf16 --embed-layernorm {PP2}"),
+    "interleaved": (2, 1, f"--bf16 {PP2} --num-layers-per-virtual-pipeline-stage 1"),
+    "gpipe": (4, 0, f"--bf16 {PP4} --pipeline-schedule gpipe {FULL}"),
+    "zero-bubble": (4, 3, f"--bf16 {PP4} --pipeline-schedule zero-bubble"),
+    "zero-bubble-recomputed": (8, 2, f"--bf16 {PP4} --pipeline-schedule zero-bubble {SP} {FULL}"),
+    "large-vocabulary": (4, 1, f"--bf16 {SP} {PP2} --vocab-size 20000"),
+    "zero1-bf16-gradients": (2, 0, "--bf16 --use-distributed-optimizer --grad-reduce-in-bf16"),
+    "host-optimizer": (2, 0, f"--bf16 --optimizer-cpu-offload {PP2} --use-distributed-optimizer"),
+    "host-gradients": (1, 0, f"--bf16 --optimizer-cpu-offload {LLAMA}"),
+    "host-activations": (1, 0, "--bf16 --cpu-offloading-num-layers 3 --min-offloaded-tensor-size 1024"),
+}
+"""World size, stage, and flags."""
+
+NLG = (
+    "--num-layers 105 --hidden-size 20480 --num-attention-heads 128 --seq-length 2048 --max-position-embeddings 2048 "
+    "--hidden-dropout 0 --attention-dropout 0 --tensor-model-parallel-size 8 --pipeline-model-parallel-size 35 "
+    "--train-iters 10 --lr 1e-4 --mock-data --vocab-size 50257 --micro-batch-size 1 --global-batch-size 2 --bf16"
+)
+
+
+def config_of(flags: str, world_size: int) -> RunConfig:
+    return parse(flags.split(), world_size).config
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_formula_has_the_live_bytes_of_a_dry_run(layout: str) -> None:
+    world_size, stage, flags = LAYOUTS[layout]
+    config = config_of(f"{MODEL} {flags}", world_size)
+    found = dry_run(config, world_size, grid_of(config, world_size).rank(pp=stage)).live_bytes
+    memory = stage_memory(Workload.of(config, world_size), stage)
+    assert memory.live == pytest.approx(found["total"], rel=0.02)
+    assert memory.weights == pytest.approx(found["parameters"], rel=0.001)
+    assert memory.gradients == pytest.approx(found["gradients"], rel=0.02)
+    assert memory.optimizer == pytest.approx(found["optimizer"], rel=0.001)
+    assert memory.activations + memory.buffers == pytest.approx(found["activations"] + found["temporary"], rel=0.06)
+
+
+@pytest.mark.parametrize("flags", [FULL, f"{SELECTIVE} --sequence-parallel --use-distributed-optimizer"])
+def test_a_large_model_s_too(flags: str) -> None:
+    config = config_of(f"{NLG} {flags}", 280)
+    found = dry_run(config, 280, 34 * 8).live_bytes
+    assert stage_memory(Workload.of(config, 280), 34).live == pytest.approx(found["total"], rel=0.02)
+
+
+def test_on_a_cpu_sent_tensors_stay_until_something_comes_back() -> None:
+    """gloo does not say before that they have arrived: all of the warm-up's are there when the first gradient comes."""
+    config = config_of(f"{MODEL} --bf16 {PP4}", 4)
+    workload = Workload.of(config, 4)
+    stream = 128 * 2 * 256 * 2
+    gpu, cpu = (stage_memory(workload, 0, on_cpu=on_cpu) for on_cpu in (False, True))
+    assert cpu.live - gpu.live == pytest.approx(3 * stream, abs=stream)
+    assert cpu.allowance == 0 < gpu.allowance
