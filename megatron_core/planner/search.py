@@ -17,13 +17,15 @@ from megatron_core.planner.constants import Constants
 from megatron_core.planner.hardware import Hardware
 from megatron_core.planner.layouts import Layout, layouts
 from megatron_core.planner.memory_parts import Memory
-from megatron_core.planner.peak_memory import peak_memory, quick_peak_memory
+from megatron_core.planner.peak_memory import host_bytes, peak_memory, quick_peak_memory
 from megatron_core.planner.stage_layers import stage_layers
 from megatron_core.planner.step_time import KnownParts, StepModel, StepTime
 from megatron_core.planner.workload import Recompute, Workload
 
 PLAYED = 12
 """So many layouts have their schedules played."""
+ALIKE = 3
+"""So many of the same tp and pp are among them."""
 MISSED = 3
 """So many that do not fit are told in full."""
 
@@ -48,7 +50,8 @@ class Found:
     ranked: tuple[Planned, ...]
     """Fastest first."""
     too_large: tuple[Planned, ...]
-    """What would be faster than the first of these but does not fit; fastest first."""
+    """Of what would be faster than the first of these but does not fit, the fastest; where nothing fits, what needs
+    least."""
     fitting: int
     """Layouts that fit."""
     dropped: Mapping[str, int]
@@ -61,7 +64,8 @@ def search(config: RunConfig, hardware: Hardware, devices: int, constants: Const
     Raises ConfigError without a global batch, or where the device cannot compute in the run's precision.
     """
     found = _search(config, hardware, devices, constants)
-    if found.ranked or config.optim.optimizer_cpu_offload or config.optim.optimizer != "adam":
+    offloads = config.optim.optimizer == "adam" and hardware.host_adam_gparams_per_s > 0
+    if found.ranked or config.optim.optimizer_cpu_offload or not offloads:
         return found
     optim = dataclasses.replace(config.optim, optimizer_cpu_offload=True)
     offloaded = _search(dataclasses.replace(config, optim=optim), hardware, devices, constants)
@@ -80,6 +84,7 @@ def plan(config: RunConfig, layout: Layout, hardware: Hardware, constants: Const
 class _Candidate:
     layout: Layout
     workload: Workload
+    memory: Memory
 
 
 def _search(config: RunConfig, hardware: Hardware, devices: int, constants: Constants) -> Found:
@@ -90,22 +95,32 @@ def _search(config: RunConfig, hardware: Hardware, devices: int, constants: Cons
         models = [StepModel(one.workload, hardware, constants, known) for one in candidates]
         return sorted(zip((model.step(quick=True).total for model in models), candidates), key=lambda pair: pair[0])
 
-    # Of layouts that differ in what decides little beside the rest, the fastest.
-    unlike: dict[Layout, Layout] = {}
-    for _, one in by_time(fitting):
-        kind = dataclasses.replace(one.layout, micro_batch=1, sequence_parallel=False, recompute=None)
-        unlike.setdefault(kind, one.layout)
-    planned = [plan(config, layout, hardware, constants) for layout in list(unlike.values())[:PLAYED]]
+    chosen = _unlike([one.layout for _, one in by_time(fitting)])
+    planned = [plan(config, layout, hardware, constants) for layout in chosen[:PLAYED]]
     ranked = _confirmed(sorted(planned, key=lambda one: one.time.total), hardware)
     best = ranked[0].time.total if ranked else math.inf
-    missed = [one.layout for seconds, one in by_time(too_large) if seconds < best][:MISSED]
-    faster = [plan(config, layout, hardware, constants) for layout in missed]
+    missed = [one for seconds, one in by_time(too_large) if seconds < best]
+    if not ranked:
+        missed = sorted(missed, key=lambda one: one.memory.total)
+    faster = [plan(config, one.layout, hardware, constants) for one in missed[:MISSED]]
     return Found(
         ranked=tuple(ranked),
         too_large=tuple(one for one in faster if one.time.total < best),
         fitting=len(fitting),
         dropped=dropped,
     )
+
+
+def _unlike(fastest: list[Layout]) -> list[Layout]:
+    """Of layouts, fastest first, the first of each kind, and few kinds of the same sizes."""
+    found: dict[Layout, Layout] = {}
+    sizes: Counter[tuple[int, int]] = Counter()
+    for layout in fastest:
+        kind = dataclasses.replace(layout, micro_batch=1, sequence_parallel=False, recompute=None)
+        if kind not in found and sizes[layout.tp, layout.pp] < ALIKE:
+            found[kind] = layout
+            sizes[layout.tp, layout.pp] += 1
+    return list(found.values())
 
 
 def _confirmed(ranked: list[Planned], hardware: Hardware) -> list[Planned]:
@@ -122,8 +137,8 @@ def _sorted_out(
 ) -> tuple[list[_Candidate], list[_Candidate], Mapping[str, int]]:
     """What fits; of what does not, the smallest microbatch of each; and how many were left out for which reason."""
     workload_of = _Workloads(config, devices)
-    room = hardware.device.memory_gb * 1e9
-    fitting, too_large = [], []
+    fitting: list[_Candidate] = []
+    too_large: list[_Candidate] = []
     dropped: Counter[str] = Counter()
     reason: dict[Layout, str] = {}  # by the layout with a microbatch of 1
     for layout in layouts(config, devices, hardware.devices_per_node):
@@ -131,21 +146,26 @@ def _sorted_out(
         if alike not in reason:
             workload = workload_of(layout)
             memory = quick_peak_memory(workload, hardware)
-            if memory.total <= room:
-                fitting.append(_Candidate(layout, workload))
+            lacking = _lack(workload, memory, hardware, devices)
+            if lacking is None:
+                fitting.append(_Candidate(layout, workload, memory))
                 continue
-            too_large.append(_Candidate(layout, workload))
-            reason[alike] = lack(memory, room)
+            too_large.append(_Candidate(layout, workload, memory))
+            reason[alike] = lacking
         dropped[reason[alike]] += 1
     return fitting, too_large, dropped
 
 
-def lack(memory: Memory, room: float) -> str:
-    """Why it does not fit."""
-    states = memory.weights + memory.gradients + memory.optimizer
-    if states > room:
+def _lack(workload: Workload, memory: Memory, hardware: Hardware, devices: int) -> str | None:
+    """Why it does not fit; None where it does."""
+    room = hardware.device.memory_gb * 1e9
+    if memory.weights + memory.gradients + memory.optimizer > room:
         return "weights, gradients and optimizer alone are larger than the device's memory"
-    return "with activations and buffers more than the device's memory"
+    if memory.total > room:
+        return "with activations and buffers more than the device's memory"
+    if host_bytes(workload) * min(devices, hardware.devices_per_node) > hardware.host_memory_gb * 1e9:
+        return "optimizer and gradients of a node's ranks are larger than the host's memory"
+    return None
 
 
 class _Workloads:

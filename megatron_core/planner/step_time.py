@@ -9,6 +9,7 @@ import dataclasses
 import functools
 from dataclasses import dataclass
 
+from megatron_core.errors import ConfigError
 from megatron_core.pipeline.action import Action, Kind
 from megatron_core.pipeline.schedules import build
 from megatron_core.pipeline.timeline import Timeline, play
@@ -315,6 +316,8 @@ class StepModel:
             return self._kernels.of((Operator("clear", count), Operator("update", round(shared)), Operator("step", 1)))
         if not work.optimizer_offload:
             return self._kernels.moving(count * work.engine.replica_bytes + shared * work.engine.optimizer_bytes)
+        if not self._hardware.host_adam_gparams_per_s:
+            raise ConfigError(f"{self._hardware.name} has no host_adam_gparams_per_s: its hosts' update has no price")
         # The hosts' processors are shared by the devices of a node; weights return behind the update of the next.
         rate = self._hardware.host_adam_gparams_per_s * 1e9 / min(self._hardware.devices_per_node, work.devices)
         link = device.host_link_gb_per_s * 1e9

@@ -83,6 +83,7 @@ def test_nothing_fits_but_with_the_optimizer_on_the_host() -> None:
     machine = with_memory(0.45 * states / 1e9)
     (first, *_) = found(machine, devices=1).ranked
     assert first.workload.optimizer_offload and first.config.optim.optimizer_cpu_offload
+    assert found(dataclasses.replace(machine, host_memory_gb=20.0), devices=1).ranked == (), "16 bytes a parameter"
     nothing = found(with_memory(1.0), devices=1)
     assert nothing.ranked == () and nothing.too_large and nothing.fitting == 0
 

@@ -6,6 +6,7 @@ import dataclasses
 import pytest
 
 from megatron_core.config.model import ModelConfig
+from megatron_core.errors import ConfigError
 from megatron_core.planner.constants import Constants
 from megatron_core.planner.engine import MEGATRON_2021
 from megatron_core.planner.hardware import hardware
@@ -101,3 +102,9 @@ def test_a_host_updates_more_slowly() -> None:
     offloaded = step(optimizer_offload=True)
     # Eight devices share the processors of a node.
     assert offloaded.optimizer > 2.7e9 / (host / 8)
+
+
+def test_hosts_of_unknown_speed_are_told() -> None:
+    offloaded = StepModel(workload(GPT3, tp=8, pp=8, optimizer_offload=True), hardware("dgxa100-selene"), Constants())
+    with pytest.raises(ConfigError, match="no host_adam_gparams_per_s"):
+        offloaded.step()
