@@ -75,11 +75,13 @@ def open_chosen(
     *,
     dtype: torch.dtype | None = None,
     rounded_to: torch.dtype | None = None,
+    packed: bool = True,
     tokenizer_model: str | None = None,
 ) -> OpenModel:
     """As `open_model`, of a checkpoint that may not be published yet: its manifest need not be on the disk.
 
-    rounded_to: round weights to this dtype first, as a copy of them was that they are compared with.
+    rounded_to: round weights to this dtype first, as a copy of them was that they are compared with. `packed`: weights
+    in blocks, faster and rounded otherwise than a plain product.
     """
     saved = config_from_json(chosen.manifest.config)
     data = saved.data if tokenizer_model is None else _moved(saved.data, tokenizer_model)
@@ -92,7 +94,8 @@ def open_chosen(
     if rounded_to is not None:
         round_weights(chunk, rounded_to)
     model = InferenceModel(config, ctx, [chunk], dtype)
-    model.pack_weights()
+    if packed:
+        model.pack_weights()
     return OpenModel(model=model, manifest=loaded.manifest, data=data)
 
 
