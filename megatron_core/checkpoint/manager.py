@@ -148,13 +148,14 @@ class CheckpointManager:
 
     def _copied(self, shards: Sequence[Shard], wait: bool) -> tuple[Sequence[Shard], str | None]:
         """Shards that may be written from, or why there are none."""
-        if wait and self._ctx.device.type == "cpu":
-            return shards, None  # in host memory already, and nothing changes them meanwhile
+        # Nothing changes meanwhile what is waited for: of that, what the host has anyway is written from where it is.
+        copied = [shard for shard in shards if not (wait and shard.values.device.type == "cpu")]
         try:
-            return self._host_copy.take(shards), None
+            copies = dict(zip(map(id, copied), self._host_copy.take(copied), strict=True))
         except RuntimeError as error:
-            nbytes = sum(shard.values.nbytes for shard in shards)
+            nbytes = sum(shard.values.nbytes for shard in copied)
             return (), f"no copy of {nbytes} bytes in host memory ({error}): set --no-async-save"
+        return [copies.get(id(shard), shard) for shard in shards], None
 
     def _run_and_keep(self, save: _Save) -> None:
         failure = self._run(save)

@@ -11,6 +11,7 @@ import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,28 @@ def test_the_values_are_those_of_the_moment_of_the_save(tmp_path: Path, monkeypa
         saver.close()
     assert saver.last_published == 10
     assert load(tmp_path, 10)["model/a"].eq(1.0).all() and load(tmp_path, 10)["model/b"].eq(-1.0).all()
+
+
+def test_of_a_save_that_is_waited_for_only_what_the_device_has_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offloaded states are the larger part, and the host may have no room for them twice."""
+    saver, taken = make_manager(tmp_path), []
+
+    def take(shards: Sequence[Shard]) -> list[Shard]:
+        taken.append([shard.name for shard in shards])
+        return [replace(shard, values=torch.zeros(shard.values.shape)) for shard in shards]
+
+    monkeypatch.setattr(saver._host_copy, "take", take)
+    device, host = torch.empty(2, device="meta"), torch.ones(2)
+    shards = [
+        Shard(name=name, shape=(2,), rectangle=whole((2,)), values=values)
+        for name, values in (("weight", device), ("master", host))
+    ]
+    (weight, master), _ = saver._copied(shards, wait=True)
+    assert weight.values.device.type == "cpu" and master.values is host
+    saver._copied(shards, wait=False)
+    assert taken == [["weight"], ["weight", "master"]]
 
 
 def test_at_most_one_save_is_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
