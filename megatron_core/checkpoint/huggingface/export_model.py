@@ -28,7 +28,9 @@ from megatron_core.checkpoint.verify import ReportBytes
 from megatron_core.checkpoint.writer import dtype_name
 from megatron_core.config.data import DataConfig
 from megatron_core.config.model import ModelConfig
-from megatron_core.errors import CheckpointError
+from megatron_core.config.run import RunConfig
+from megatron_core.config.validate import model_violations
+from megatron_core.errors import CheckpointError, ConfigError
 
 _FILE_BYTES = 5 * 10**9
 _CHUNK_BYTES = 2**22
@@ -65,7 +67,7 @@ def export_model(
     Raises ConfigError where no family (or not that one) computes what the model does, CheckpointError where the
     checkpoint is damaged or does not hold what its config says, or `output` is there already; nothing is left then.
     """
-    kind = family_for(stored.model, family)
+    kind = _family(stored, family)
     tensors = _tensors(kind, stored)
     data = stored.data if tokenizer_model is None else replace(stored.data, tokenizer_model=tokenizer_model)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -93,7 +95,17 @@ def export_model(
 
 def export_bytes(stored: StoredModel, family: str | None = None) -> int:
     """Bytes that `export_model` will report. Raises as it does."""
-    return sum(tensor.nbytes for tensor in _tensors(family_for(stored.model, family), stored))
+    return sum(tensor.nbytes for tensor in _tensors(_family(stored, family), stored))
+
+
+def _family(stored: StoredModel, wanted: str | None) -> Family:
+    """What the model becomes, once its manifest's config makes sense. Raises ConfigError."""
+    model = stored.model
+    if found := model_violations(RunConfig(model=model), 1):
+        raise ConfigError(f"the config of {stored.directory}: {'; '.join(found)}")
+    if model.num_layers > len(stored.names):
+        raise ConfigError(f"{stored.directory} says {model.num_layers} layers, but holds {len(stored.names)} weights")
+    return family_for(model, wanted)
 
 
 def _tensors(family: Family, stored: StoredModel) -> list[_Tensor]:

@@ -123,6 +123,8 @@ def import_bytes(directory: Path, architecture: Architecture, dtype: torch.dtype
 
 def _tensors(architecture: Architecture, files: WeightFiles, dtype: torch.dtype | None) -> list[ForeignTensor]:
     family, model = architecture.family, architecture.model
+    if model.num_layers > len(files.tensors):  # nothing is made of a number that anybody wrote
+        raise CheckpointError(f"the config says {model.num_layers} layers, but there are {len(files.tensors)} tensors")
     links = [_found(item, family, files) for item in family.links(model)]
     _refuse_rest(family, model, links, files)
     return [_tensor(name, parts, files, dtype) for name, parts in by_ours(links).items()]

@@ -115,10 +115,10 @@ def _names_by_file(directory: Path) -> Mapping[Path, Iterable[str]]:
         for name, file in index.items():
             if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
                 raise CheckpointError(f"{directory / INDEX}: {quote(file)} is no name of a .safetensors file beside it")
-            found.setdefault((directory / file).resolve(), []).append(name)
+            found.setdefault(_followed(directory / file), []).append(name)
         return found
     if (directory / SINGLE).exists():
-        return {(directory / SINGLE).resolve(): ()}
+        return {_followed(directory / SINGLE): ()}
     pickled = sorted(path.name for pattern in _PICKLED for path in directory.glob(pattern))
     if pickled:
         raise CheckpointError(
@@ -126,6 +126,13 @@ def _names_by_file(directory: Path) -> Mapping[Path, Iterable[str]]:
             "none is read here; save the model with save_pretrained(..., safe_serialization=True) where you trust it"
         )
     raise CheckpointError(f"{directory} holds neither {SINGLE} nor {INDEX}")
+
+
+def _followed(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:  # a loop of links
+        raise CheckpointError(f"cannot read {path}: {error}") from None
 
 
 def _read_header(descriptor: int, path: Path) -> dict[str, FileTensor]:

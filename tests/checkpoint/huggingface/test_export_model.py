@@ -115,6 +115,20 @@ def test_a_config_that_is_not_that_of_the_weights(tmp_path: Path, says: dict[str
         export(step, tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("says", "message"),
+    [
+        ({"num_layers": 10**12}, "says 1000000000000 layers, but holds 29 weights"),
+        ({"num_attention_heads": 0}, "--num-attention-heads 0"),
+        ({"seq_length": 99}, "--max-position-embeddings 16 is less than --seq-length 99"),
+    ],
+)
+def test_a_config_that_makes_no_sense(tmp_path: Path, says: dict[str, Any], message: str) -> None:
+    step = save(tmp_path / "run", TIED, says=small(**says))
+    with pytest.raises(ConfigError, match=message):
+        export(step, tmp_path / "out")
+
+
 def test_damage_is_found(run: Path, tmp_path: Path) -> None:
     path = next(step_directory(run, 0).glob("*.safetensors"))
     data = bytearray(path.read_bytes())

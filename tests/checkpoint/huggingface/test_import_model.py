@@ -92,6 +92,12 @@ def test_weights_that_are_not_the_configs(
     assert not (tmp_path / "run").exists()
 
 
+def test_layers_without_end(tmp_path: Path) -> None:
+    source = write(tmp_path / "hf", LLAMA, num_hidden_layers=10**12)
+    with pytest.raises(CheckpointError, match="the config says 1000000000000 layers, but there are 21 tensors"):
+        convert(source, tmp_path / "run")
+
+
 def test_a_tokenizer_travels_along(tmp_path: Path) -> None:
     source = write(tmp_path / "hf", LLAMA)
     byte_level_bpe(["<|endoftext|>"]).save(str(source / "tokenizer.json"))
@@ -147,6 +153,6 @@ def test_a_window_is_said(tmp_path: Path) -> None:
 def test_damage_is_found_before_anything_is_published(tmp_path: Path) -> None:
     source = write(tmp_path / "hf", LLAMA)
     architecture = read_architecture(source)
-    save_file({"w": torch.ones(2)}, source / SINGLE)
+    save_file({"a": torch.ones(2), "b": torch.ones(2)}, source / SINGLE)
     with pytest.raises(CheckpointError, match=r"the weights hold no model\.embed_tokens"):
         import_model(source, tmp_path / "run", architecture, report=lambda n: None)

@@ -63,6 +63,13 @@ def test_an_index_that_is_not_right(tmp_path: Path, weight_map: Any, message: st
         WeightFiles(tmp_path)
 
 
+def test_links_in_a_circle(tmp_path: Path) -> None:
+    (tmp_path / SINGLE).symlink_to(tmp_path / "other")
+    (tmp_path / "other").symlink_to(tmp_path / SINGLE)
+    with pytest.raises(CheckpointError):
+        WeightFiles(tmp_path)
+
+
 def test_no_pickle_is_read(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"holds neither model\.safetensors nor"):
         WeightFiles(tmp_path)
