@@ -119,7 +119,7 @@ def test_a_config_that_is_not_that_of_the_weights(tmp_path: Path, says: dict[str
     ("says", "message"),
     [
         ({"num_layers": 10**12}, "says 1000000000000 layers, but holds 32 weights"),
-        ({"num_attention_heads": 0}, "--num-attention-heads 0"),
+        ({"num_attention_heads": 0}, "--num-attention-heads is required"),
         ({"seq_length": 99}, "--max-position-embeddings 16 is less than --seq-length 99"),
     ],
 )
