@@ -100,6 +100,12 @@ DEEPSPEED_2021 = Engine(
     shares_p2p=True,  # its pipeline engine partitions what tp ranks hold alike
     waits_for_p2p=True,
 )
+DEEPSPEED_BF16 = dataclasses.replace(
+    DEEPSPEED_2021,
+    name="Megatron-DeepSpeed in bf16",
+    accumulation_bytes=20,  # 16-bit gradients are cast (2 + 4), added to sums in fp32 (4 + 4 + 4), and cleared (2)
+    gradient_bytes=4,
+)
 BLOOM_2022 = dataclasses.replace(
     DEEPSPEED_2021,
     name="Megatron-DeepSpeed, BLOOM, 2022",

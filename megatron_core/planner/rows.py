@@ -16,6 +16,7 @@ from megatron_core.errors import ConfigError
 from megatron_core.planner.engine import (
     BLOOM_2022,
     DEEPSPEED_2021,
+    DEEPSPEED_BF16,
     DEEPSPEED_EXAMPLES_2020,
     MEGATRON_2020,
     MEGATRON_2021,
@@ -64,9 +65,12 @@ def row_workload(row: Row) -> Workload:
         untie_embeddings_and_output_weights=row.get("embeddings") == "untied",
         embed_layernorm="LayerNorm" in row.get("note", ""),
     )
+    full_stages = -(-whole["layers"] // whole["pp"]) * (whole["pp"] - 1)
+    last_short = (row.get("layer_partition") or "").startswith("uneven: last stage short")
     parallel = ParallelConfig(
         pipeline_model_parallel_size=whole["pp"],
         num_virtual_stages_per_pipeline_rank=chunks if chunks > 1 else None,
+        decoder_last_pipeline_num_layers=whole["layers"] - full_stages if last_short else None,
     )
     micro_batch = _whole(row, "micro_batch")
     batch = _whole(row, "global_batch_seqs")
@@ -101,7 +105,7 @@ def row_engine(row: Row) -> Engine:
     if "tr11-176B" in source:
         return BLOOM_2022
     if any(word in source for word in ("bigscience", "DeepSpeed", "2201.11990", "MT-NLG", "ZeRO")):
-        return DEEPSPEED_2021
+        return DEEPSPEED_BF16 if row.get("precision") == "bf16" else DEEPSPEED_2021
     if "2205.05198" in source:
         return MEGATRON_2022
     if "2104.04473" in source:
