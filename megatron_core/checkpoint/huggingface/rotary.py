@@ -28,10 +28,13 @@ def read_rotary(
     CheckpointError for what our rotary embedding does not do.
     """
     inner = settings.merged("rope_parameters", "rope_scaling")
+    # Version 4 saves a family's own names beside the common ones.
+    found_base = settings.same_number(base, "rope_theta")
+    found_share = settings.same_number(share, "partial_rotary_factor")
     fields: dict[str, Any] = {
         "position_embedding_type": "rope",
-        "rotary_base": inner.number("rope_theta", settings.number(base, _BASE)),
-        "rotary_percent": inner.number("partial_rotary_factor", settings.number(share, default_share)),
+        "rotary_base": inner.number("rope_theta", _BASE if found_base is None else found_base),
+        "rotary_percent": inner.number("partial_rotary_factor", default_share if found_share is None else found_share),
     }
     kind = inner.text("type", "default")
     kind = inner.text("rope_type", kind)

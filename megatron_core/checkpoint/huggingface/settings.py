@@ -61,6 +61,14 @@ class Settings:
             raise CheckpointError(f"{self._where}: {key} is {quote(value)}, not a number of at least 0")
         return float(value)
 
+    def same_number(self, *keys: str) -> float | None:
+        """The number that all of these keys have that are there; None where none is. Raises CheckpointError else."""
+        found = {key: self.number(key) for key in keys if self._values.get(key) is not None}
+        if len(set(found.values())) > 1:
+            listed = ", ".join(f"{key} {value:g}" for key, value in found.items())
+            raise CheckpointError(f"{self._where}: {listed}: these are names of one number")
+        return next(iter(found.values()), None)
+
     def boolean(self, key: str, default: bool) -> bool:
         """True or false."""
         value = self._take(key, default)

@@ -36,6 +36,13 @@ def test_keys_of_pythia() -> None:
     assert not model.use_parallel_residual and not model.untie_embeddings_and_output_weights
 
 
+def test_version_4_saves_its_numbers_under_two_names() -> None:
+    names = {"rotary_pct": 0.5, "partial_rotary_factor": 0.5, "rotary_emb_base": 5e4, "rope_theta": 5e4}
+    assert read(**names) == read(rotary_pct=0.5, rotary_emb_base=5e4)
+    with pytest.raises(CheckpointError, match=r"rotary_pct 0.5, partial_rotary_factor 0.25: these are names of one"):
+        read(**names | {"partial_rotary_factor": 0.25})
+
+
 @pytest.mark.parametrize(("parallel", "share"), [(False, 0.5), (True, 0.25), (True, 1.0)])
 def test_what_is_written_reads_back(parallel: bool, share: float) -> None:
     model = small(position_embedding_type="rope", rotary_percent=share, rotary_base=5e4, use_parallel_residual=parallel)

@@ -54,6 +54,13 @@ def test_a_key_with_one_possible_value() -> None:
         settings().require("scaled", True, "why", default=None)
 
 
+def test_names_of_one_number() -> None:
+    assert settings(a=2, b=2.0).same_number("a", "b", "c") == 2.0
+    assert settings(c=1).same_number("a", "b") is None
+    with pytest.raises(CheckpointError, match="a 2, b 3: these are names of one number"):
+        settings(a=2, b=3).same_number("a", "b")
+
+
 def test_objects_that_say_the_same_twice() -> None:
     both = settings(a={"x": 1, "y": 2}, b={"y": 2, "z": 3}, c=None).merged("a", "b", "c")
     assert (both.integer("x"), both.integer("y"), both.integer("z")) == (1, 2, 3)
