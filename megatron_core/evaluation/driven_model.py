@@ -51,7 +51,8 @@ class DrivenModel:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._tell({"ask": "end"})
+        if kind is None or issubclass(kind, Exception):  # an interruption may have come within a collective
+            self._tell({"ask": "end"})
 
     def follow(self) -> None:
         """Answer with rank 0 until it has no more requests. What cannot be answered is rank 0's to tell of."""

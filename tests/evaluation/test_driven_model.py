@@ -56,6 +56,17 @@ def test_rank_0_may_ask_on_after_an_error(ctx: ParallelContext) -> None:
         model.pairs([("a", "")])
 
 
+@pytest.mark.parametrize(("ending", "told"), [(KeyboardInterrupt, []), (ValueError, [{"ask": "end"}])])
+def test_who_is_interrupted_within_a_collective_begins_no_other(
+    ending: type[BaseException], told: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, requests = driven(), []
+    monkeypatch.setattr(model, "_tell", requests.append)
+    with pytest.raises(ending), model:
+        raise ending
+    assert requests == told
+
+
 def test_a_text_is_scored_as_lm_eval_scores_it() -> None:
     """Windows of 16 tokens; the last one is as long and scores what is left."""
     ids = [256, *TEXTS[1].encode()]

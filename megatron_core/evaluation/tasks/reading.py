@@ -43,7 +43,9 @@ def _problems(row: Row) -> list[Row]:
             raise DataError(f"problems is {row['problems']!r:.60}, not a list of questions")
         return list(problems)
     if "questions" in row:
-        questions, options, answers = (field(row, name) for name in ("questions", "options", "answers"))
+        questions, options, answers = texts(row, "questions"), field(row, "options"), texts(row, "answers")
+        if not isinstance(options, list):
+            raise DataError(f"options is {options!r:.60}, not a list of them for each question")
         if not len(questions) == len(options) == len(answers) > 0:
             raise DataError(
                 f"{len(questions)} questions, {len(options)} lists of options and {len(answers)} answers: one of each "

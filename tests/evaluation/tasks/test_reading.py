@@ -48,6 +48,8 @@ def test_a_single_question_of_race_stands_alone() -> None:
         ({"problems": [{"question": "?", "options": ["a"], "answer": "A"}]}, "options has 1 texts, not 4"),
         ({"problems": [{**PROBLEMS[0], "answer": "E"}]}, "answer is 'E'"),
         ({"questions": ["?"], "options": [], "answers": ["A"]}, "1 questions, 0 lists of options"),
+        ({"questions": 5, "options": [], "answers": ["A"]}, "questions is 5, not a list"),
+        ({"questions": ["?"], "options": 5, "answers": ["A"]}, "options is 5, not a list"),
     ],
 )
 def test_rows_that_are_none(change: dict[str, Any], message: str) -> None:
