@@ -151,7 +151,7 @@ class CheckpointManager:
         # Nothing changes meanwhile what is waited for: of that, what the host has anyway is written from where it is.
         copied = [shard for shard in shards if not (wait and shard.values.device.type == "cpu")]
         try:
-            copies = dict(zip(map(id, copied), self._host_copy.take(copied), strict=True))
+            copies = dict(zip(map(id, copied), self._host_copy.take(copied) if copied else (), strict=True))
         except RuntimeError as error:
             nbytes = sum(shard.values.nbytes for shard in copied)
             return (), f"no copy of {nbytes} bytes in host memory ({error}): set --no-async-save"
