@@ -26,14 +26,17 @@ _OWN: Mapping[str, ValueType] = {
     "config": ValueType(scalar=str),
     "print-config": ValueType(scalar=bool),
     "world-size": ValueType(scalar=int),
+    "dry-run": ValueType(scalar=bool),
+    "rank": ValueType(scalar=int),
 }
 """Flags of the command itself, which are no part of the run's configuration."""
 
 _HELP = """Train a GPT: flags override the YAML file of --config, which overrides the defaults.
 
 --config FILE.yaml reads sections of fields; --print-config prints the resolved configuration as such a file and ends;
---world-size N says for how many ranks, where no launcher does. Flags of Megatron-LM scripts are accepted as
-docs/configuration.md lists."""
+--dry-run takes one step of --rank R (unset: of the stage that needs most memory) without memory or GPU, tells what it
+communicates and needs, and ends; --world-size N says for how many ranks, where no launcher does. Flags of Megatron-LM
+scripts are accepted as docs/configuration.md lists."""
 
 
 ModelReader = Callable[[str, int | None], Mapping[str, Any]]
@@ -51,6 +54,10 @@ class Parsed:
     world_size: int
     print_config: bool
     """Print the configuration (`dump_yaml`) and end."""
+    dry_run: bool
+    """Take one step without memory and end."""
+    rank: int | None
+    """Of --dry-run; None: the planner's choice."""
     notes: tuple[str, ...]
     """What to tell the person once: flags read under another name, flags without effect."""
 
@@ -75,15 +82,25 @@ def parse(argv: Sequence[str], world_size: int | None = None, *, checkpoint_mode
     checkpoint_note: tuple[str, ...] = ()
     if readable and config.checkpoint.use_checkpoint_args and config.checkpoint.load is not None:
         config, checkpoint_note = _with_checkpoint_model(config, config.checkpoint.load, checkpoint_model, given)
-    print_config = bool(own.get("print-config"))
-    world, world_note = _world_size(own.get("world-size"), world_size, print_config, config)
+    print_config, dry_run, rank = bool(own.get("print-config")), bool(own.get("dry-run")), own.get("rank")
+    if rank is not None and not dry_run:
+        problems.append("--rank names a rank of --dry-run: add that, or leave it out")
+    world, world_note = _world_size(own.get("world-size"), world_size, print_config or dry_run, config)
     if readable:
         problems += violations(config, world)
     if problems:
         raise ConfigError(_message(problems))
     notes = (*told.notes, *checkpoint_note, *idle_settings(config.checkpoint), *world_note)
     resolved = config.resolve(world)
-    return Parsed(config=resolved, asked=config, world_size=world, print_config=print_config, notes=notes)
+    return Parsed(
+        config=resolved,
+        asked=config,
+        world_size=world,
+        print_config=print_config,
+        dry_run=dry_run,
+        rank=rank if isinstance(rank, int) else None,
+        notes=notes,
+    )
 
 
 def _own_values(arguments: Sequence[Argument]) -> tuple[Mapping[str, object], list[str]]:
@@ -126,15 +143,16 @@ def _with_checkpoint_model(
 
 
 def _world_size(
-    asked: object, launched: int | None, print_config: bool, config: RunConfig
+    asked: object, launched: int | None, starts_none: bool, config: RunConfig
 ) -> tuple[int, tuple[str, ...]]:
-    """Ranks of the run: --world-size, else the launcher's; to print without either, as few as hold the model."""
+    """Ranks of the run: --world-size, else the launcher's; without either, where none are started, as few as hold the
+    model."""
     if isinstance(asked, int):
         # A world of no ranks or fewer is said by the checks of the whole configuration.
-        if asked > 0 and asked != (launched or 1) and not print_config:
+        if asked > 0 and asked != (launched or 1) and not starts_none:
             if launched is None:
                 raise ConfigError(
-                    f"--world-size {asked} starts no ranks: add --print-config, or start them with "
+                    f"--world-size {asked} starts no ranks: add --print-config or --dry-run, or start them with "
                     f"torchrun --nproc-per-node {asked}"
                 )
             raise ConfigError(f"--world-size {asked} but the launcher started {launched} ranks: leave --world-size out")
@@ -142,7 +160,7 @@ def _world_size(
     if launched is not None:
         return launched, ()
     smallest = max(config.parallel.model_parallel_size, 1)
-    if print_config and smallest > 1:
+    if starts_none and smallest > 1:
         return smallest, (f"resolved for {smallest} ranks, the fewest that hold the model; --world-size N for more",)
     return 1, ()
 

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from megatron_core.config.data import DataConfig
 from megatron_core.config.run import RunConfig
+from megatron_core.config.training import TrainingConfig
 from megatron_core.data.batch import DocumentRules
 from megatron_core.data.build import Datasets
 from megatron_core.data.build_tokenizer import build_tokenizer
@@ -79,17 +80,15 @@ class DryRun:
     """In order."""
 
 
-def dry_run(config: RunConfig, world_size: int, rank: int) -> DryRun:
-    """Take a step as `rank` of a resolved config's run on `world_size` ranks.
+def dry_run(config: RunConfig, world_size: int, rank: int, *, most: int | None = None) -> DryRun:
+    """Take a step as `rank` of a resolved config's run on `world_size` ranks, with `most` microbatches or all.
 
     Raises DataError where no vocabulary is known.
 
     Nobody may be in a process group.
     """
-    config = dataclasses.replace(config, data=_without_files(config.data))
+    config = dataclasses.replace(config, data=_without_files(config.data), training=_one_step(config, world_size, most))
     data = _mock_data(config)
-    schedule = batch_schedule(config.training, config.model.seq_length)
-    largest = next(stage for stage in schedule.stages if stage.size == schedule.largest)
     watcher = _Watcher()
     with _fake_world(rank, world_size), _fake_tensors(), watcher:
         ctx = create_context(
@@ -99,7 +98,7 @@ def dry_run(config: RunConfig, world_size: int, rank: int) -> DryRun:
             kv_replicas=kv_replicas(config),
             log=watcher.log,
         )
-        state = dataclasses.replace(initial_state(config), consumed_samples=largest.first)
+        state = initial_state(config)
         run = build_run(config, ctx, data, state, draws_weights=False)
         watcher.log.calls.clear()
         return _step(run, state, watcher)
@@ -202,6 +201,17 @@ def _fake_world(rank: int, world_size: int) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+
+
+def _one_step(config: RunConfig, world_size: int, most: int | None) -> TrainingConfig:
+    """Of the largest batch, with its first microbatches."""
+    training = config.training
+    samples = batch_schedule(training, config.model.seq_length).largest
+    if most is not None:
+        samples = min(samples, most * training.micro_batch_size * config.data_parallel_size(world_size))
+    return dataclasses.replace(
+        training, global_batch_size=samples, rampup_batch_size=None, step_batch_size_schedule=None
+    )
 
 
 def _without_files(data: DataConfig) -> DataConfig:

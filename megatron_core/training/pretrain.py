@@ -17,6 +17,7 @@ from megatron_core.parallel.collectives import MAX, all_reduce
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.parallel.groups import create_context
 from megatron_core.training.console import set_up_console
+from megatron_core.training.dry_run_report import dry_run_report
 from megatron_core.training.exit_file import LastWord
 from megatron_core.training.faults import FaultError
 from megatron_core.training.launch import Launch, choose_device, detect, process_group
@@ -53,6 +54,10 @@ def pretrain(argv: Sequence[str], started: float) -> int:
         if parsed.print_config:
             if local_rank == 0:
                 sys.stdout.write(dump_yaml(parsed.config))
+            return 0
+        if parsed.dry_run:
+            if local_rank == 0:
+                sys.stdout.write(dry_run_report(parsed.config, parsed.world_size, parsed.rank))
             return 0
         return _run_rank(parsed, launch, started)
     except UserError as error:

@@ -19,6 +19,7 @@ from megatron_core.training.exit_file import LastWord
 from megatron_core.training.faults import FaultError
 from megatron_core.training.loop import Ending, train, validate_at_end
 from megatron_core.training.metrics import METRICS_FILE
+from megatron_core.training.out_of_memory import advised_out_of_memory
 from megatron_core.training.plan_check import PlanCheck
 from megatron_core.training.profile import ProfileWindow
 from megatron_core.training.report import Report
@@ -46,7 +47,8 @@ def begin(config: RunConfig, ctx: ParallelContext, data: RunData) -> Begun:
     start = choose_start(config, ctx)
     if start.config.training.seed != config.training.seed:
         data = open_data(start.config)  # the seed of the checkpoint orders the samples
-    run = build_run(start.config, ctx, data, start.state)
+    with advised_out_of_memory(start.config, ctx, data.vocab_size):
+        run = build_run(start.config, ctx, data, start.state)
     state = load_start(start, run.reducer.buckets, run.optimizer, ctx)
     if state.consumed_samples != start.state.consumed_samples:
         run = rewound(run, state)  # an older checkpoint had to be taken than the one chosen first
@@ -70,10 +72,11 @@ def run_to_end(begun: Begun, store: dist.Store, requests: StopRequests, last_wor
     try:
         describe(run, time.monotonic() - started)
         saver.reserve(run, state)
-        ending = train(run, state, saver, report, profile, requests)
-        # The checkpoint first: a job that is out of time may be killed while it validates.
-        saved = saver.last(ending.run, ending.state)
-        ending = validate_at_end(ending, report, requests)
+        with advised_out_of_memory(config, ctx, run.data.vocab_size):
+            ending = train(run, state, saver, report, profile, requests)
+            # The checkpoint first: a job that is out of time may be killed while it validates.
+            saved = saver.last(ending.run, ending.state)
+            ending = validate_at_end(ending, report, requests)
         ending.run.source.close()
     except BaseException as error:
         if isinstance(error, FaultError):

@@ -146,6 +146,16 @@ def test_the_world_size():
         parse([*MINIMAL, "--world-size", "0"])
 
 
+def test_a_dry_run_needs_no_ranks():
+    wide = [*MINIMAL, "--tensor-model-parallel-size", "2", "--dry-run"]
+    assert (parse(wide).world_size, parse(wide).dry_run, parse(wide).rank) == (2, True, None)
+    parsed = parse([*wide, "--world-size", "8", "--rank", "5"])
+    assert (parsed.world_size, parsed.rank) == (8, 5)
+    assert not parse(MINIMAL).dry_run
+    with pytest.raises(ConfigError, match="--rank names a rank of --dry-run"):
+        parse([*MINIMAL, "--rank", "0"])
+
+
 def test_the_model_of_a_checkpoint_wins_over_flags_and_file(tmp_path):
     (tmp_path / "run.yaml").write_text("model: {hidden_size: 64, swiglu: true}\n")
     argv = shlex.split(

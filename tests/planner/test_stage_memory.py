@@ -5,9 +5,10 @@ import pytest
 
 from megatron_core.config.cli import parse
 from megatron_core.config.run import RunConfig
+from megatron_core.planner.hardware import DIRECTORY, known_device
 from megatron_core.planner.stage_memory import stage_memory
 from megatron_core.planner.workload import Workload
-from megatron_core.training.dry_run import dry_run
+from megatron_core.training.dry_run import dry_run, model_parameters
 from megatron_core.training.mesh import grid_of
 
 MODEL = (
@@ -84,6 +85,40 @@ def test_a_large_model_s_too(flags: str) -> None:
     config = config_of(f"{NLG} {flags}", 280)
     found = dry_run(config, 280, 34 * 8).live_bytes
     assert stage_memory(Workload.of(config, 280), 34).live == pytest.approx(found["total"], rel=0.02)
+
+
+def claimed(name: str, world_size: int, more: str = "") -> RunConfig:
+    """A configuration of a claim of the project's."""
+    return config_of(f"--config {DIRECTORY.parent}/{name}.yaml {more}", world_size)
+
+
+def test_13_billion_parameters_fit_on_one_v100_with_offload_alone() -> None:
+    room = known_device("V100-SXM2-32GB").memory_gb * 1e9
+    config = claimed("gpt_13b_offload_v100", 1)
+    memory = stage_memory(Workload.of(config, 1), 0)
+    found = dry_run(config, 1, 0, most=1)
+    assert found.parameters > 12.8e9 and found.live_bytes["optimizer"] == 0
+    assert memory.live == pytest.approx(found.live_bytes["total"], rel=0.02)
+    assert memory.total < room
+    without = config_of(f"--config {DIRECTORY.parent}/gpt_13b_offload_v100.yaml --no-optimizer-cpu-offload", 1)
+    assert stage_memory(Workload.of(without, 1), 0).total > 6 * room
+
+
+@pytest.mark.parametrize("stage", [0, 1, 49])
+def test_a_trillion_parameters_fit_on_800_v100(stage: int) -> None:
+    room = known_device("V100-SXM3-32GB").memory_gb * 1e9
+    config = claimed("gpt_1t_v100", 800)
+    workload = Workload.of(config, 800)
+    assert workload.microbatches == 2048
+    assert stage_memory(workload.replace(microbatches=120), stage).total < room
+    found = dry_run(config, 800, stage * 16, most=1).live_bytes
+    assert stage_memory(workload.replace(microbatches=1), stage).live == pytest.approx(found["total"], rel=0.02)
+
+
+def test_all_of_mt_nlg_s_parameters_are_counted_once() -> None:
+    config = claimed("mt_nlg_530b", 2240)
+    assert model_parameters(config, 50257) == 529_581_506_560
+    assert max(stage_memory(Workload.of(config, 2240), stage).total for stage in (0, 1, 34)) < 40e9
 
 
 def test_on_a_cpu_sent_tensors_stay_until_something_comes_back() -> None:

@@ -81,3 +81,14 @@ def test_bugs_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_run_rank", broken)
     with pytest.raises(ZeroDivisionError):
         pretrain([*SMALL.split(), *GPT2.split()], time.monotonic())
+
+
+@pytest.mark.parametrize(("local_rank", "told"), [(0, True), (1, False)])
+def test_a_dry_run_is_told_by_one_rank_and_starts_nothing(
+    local_rank: int, told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "detect", lambda: Launch(launcher="torchrun", local_rank=local_rank, world_size=2))
+    monkeypatch.setattr(module, "process_group", lambda *arguments: pytest.fail("no rank may be met"))
+    flags = f"{GPT2} --dry-run --rank 1 --pipeline-model-parallel-size 2"
+    assert pretrain([*SMALL.split(), *flags.split()], time.monotonic()) == 0
+    assert ("rank 1 of 2: stage 1 of 2" in capsys.readouterr().out) is told
