@@ -14,10 +14,8 @@ from megatron_core.planner.workload import Workload
 
 
 def peak_memory(workload: Workload, hardware: Hardware) -> Memory:
-    """By the schedule; but for GPipe's, twice as many microbatches as stages show all that there is to see."""
-    p, m = workload.pp, workload.microbatches
-    played = m if workload.schedule == "gpipe" else min(m, 2 * p + m % p)
-    model = MemoryModel(workload.replace(microbatches=played), hardware)
+    """By the schedule."""
+    model = MemoryModel(workload, hardware)
     return max((model.stage(stage) for stage in _telling_stages(workload)), key=lambda memory: memory.total)
 
 

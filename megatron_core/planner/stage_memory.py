@@ -31,7 +31,7 @@ def stage_memory(workload: Workload, stage: int, *, on_cpu: bool = False) -> Mem
     weights, gradients = workload.itemsize * count, _gradients(workload, stage, count)
     optimizer = _optimizer(workload, count)
     walk = _Walk(workload, stage, on_cpu=on_cpu)
-    walk.through(_program(workload.schedule, workload.pp, workload.chunks, workload.microbatches)[stage])
+    walk.through(_program(workload.schedule, workload.pp, workload.chunks, _walked(workload))[stage])
     buffers = walk.peak - walk.peak_kept + _batch(workload, stage)
     live = weights + gradients + optimizer + walk.peak_kept + buffers
     return Memory(
@@ -42,6 +42,12 @@ def stage_memory(workload: Workload, stage: int, *, on_cpu: bool = False) -> Mem
         buffers=buffers,
         allowance=0 if on_cpu else allowance(workload, live),
     )
+
+
+def _walked(work: Workload) -> int:
+    """Microbatches after which nothing new is to be seen: but with GPipe, which keeps all, twice the stages."""
+    p, m = work.pp, work.microbatches
+    return m if work.schedule == "gpipe" else min(m, 2 * p + m % p)
 
 
 @cache

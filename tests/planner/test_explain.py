@@ -8,7 +8,7 @@ import pytest
 
 from megatron_core.config.model import ModelConfig
 from megatron_core.planner.constants import Constants
-from megatron_core.planner.engine import DEEPSPEED_2021, OURS
+from megatron_core.planner.engine import DEEPSPEED_BF16, OURS
 from megatron_core.planner.explain import Cause, explain
 from megatron_core.planner.hardware import hardware
 from megatron_core.planner.rows import Row, row_hardware, row_workload
@@ -40,7 +40,7 @@ def causes(before: Workload, after: Workload) -> tuple[Cause, ...]:
 
 
 @pytest.mark.parametrize("dp", [8, 10, 12])
-@pytest.mark.parametrize("engine", [OURS, DEEPSPEED_2021])
+@pytest.mark.parametrize("engine", [OURS, DEEPSPEED_BF16])
 def test_530b_gains_more_than_35_percent_and_each_cause_what_was_measured(dp: int, engine: object) -> None:
     before = published(dp, engine=engine)
     kept = {"recompute": Recompute(), "sequence_parallel": True}

@@ -10,6 +10,8 @@ from megatron_core.planner.stage_memory import stage_memory
 from megatron_core.planner.workload import Workload
 from megatron_core.training.dry_run import dry_run, model_parameters
 from megatron_core.training.mesh import grid_of
+from tests.planner.test_step_time import GPT3
+from tests.planner.workloads import workload
 
 MODEL = (
     "--num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 128 --max-position-embeddings 128 "
@@ -129,3 +131,16 @@ def test_on_a_cpu_sent_tensors_stay_until_something_comes_back() -> None:
     gpu, cpu = (stage_memory(workload, 0, on_cpu=on_cpu) for on_cpu in (False, True))
     assert cpu.live - gpu.live == pytest.approx(3 * stream, abs=stream)
     assert cpu.allowance == 0 < gpu.allowance
+
+
+@pytest.mark.parametrize("microbatches", [8, 9, 13, 24])
+@pytest.mark.parametrize(
+    "schedule, chunks", [("1f1b", 1), ("zero-bubble", 1), ("interleaved", 2), ("interleaved", 3), ("gpipe", 1)]
+)
+def test_a_walk_that_is_cut_short_sees_all_that_there_is(
+    schedule: str, chunks: int, microbatches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = workload(GPT3, tp=8, pp=4, chunks=chunks, schedule=schedule, microbatches=microbatches)
+    short = [stage_memory(step, stage) for stage in range(4)]
+    monkeypatch.setattr("megatron_core.planner.stage_memory._walked", lambda work: work.microbatches)
+    assert short == [stage_memory(step, stage) for stage in range(4)]
