@@ -2,6 +2,8 @@
 """Exit codes of tools/plan.py, and flags that reach the run and no other."""
 
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,9 @@ def test_an_interruption_is_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("tools.plan_predict.run", interrupt)
     assert plan.main(["predict", "rows.csv"]) == 130
+
+
+def test_plans_need_no_torch() -> None:
+    """Importing it would take longer than most plans."""
+    code = "import sys, tools.plan; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=plan.__file__.rpartition("/tools/")[0]).returncode == 0
