@@ -58,14 +58,15 @@ def chunk_bytes(work: Workload, k: int, *, on_cpu: bool = False) -> ChunkBytes:
     if last:
         logits = size.tokens * work.vocabulary_rows * size.itemsize
         table = size.weight_temporary(work.vocabulary_rows * work.model.hidden_size)
-        freed = 2 * size.stream + logits
+        freed = 2 * size.stream + logits + size.norm + (10 + 3 * size.wide) * size.tokens
+        outside += freed
         gradient = size.stream
         block = _CPU_BLOCK_BYTES if on_cpu else _GPU_BLOCK_BYTES
-        outside += freed + size.norm + (10 + 3 * size.wide) * size.tokens
         at_head = size.whole_stream + size.gathered
-        backward = max(backward + gradient - freed, at_head + table)
+        at_norm = size.norm_backward - size.stream - logits
+        backward = max(backward + gradient - freed, at_head + table, at_norm)
         deferred = max(deferred + gradient - size.stream, at_head)
-        forward = max(forward, 0 if size.itemsize >= 4 else min(2 * logits, block))
+        forward = max(forward - freed, 0 if size.itemsize >= 4 else min(2 * logits, block))
         queued, weight = queued + size.stream + logits, max(weight, table)
     return ChunkBytes(kept + outside, forward + leaving, backward + coming, deferred + coming, queued, weight)
 

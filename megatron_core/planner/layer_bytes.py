@@ -46,6 +46,11 @@ class LayerBytes:
         rows = self.tokens // self.sharded
         return rows * self.wide * (1 if self._model.normalization == "RMSNorm" else 2) + self._between(self.stream)
 
+    @cached_property
+    def norm_backward(self) -> int:
+        """Gradients of output and input, and on a CPU what lies between."""
+        return (4 if self._between(self.stream) else 2) * self.stream
+
     def _between(self, normed: int) -> int:
         """What a CPU's RMSNorm of so many bytes keeps too: the result before its weight; of 16 bits, the wide input."""
         if self._model.normalization != "RMSNorm" or not self._on_cpu:

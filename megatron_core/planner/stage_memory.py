@@ -131,17 +131,18 @@ class _Walk:
         match action.kind:
             case Kind.F:
                 if k > 0:
-                    self._take("activation", action)
+                    self._arrived("activation", action)
+                    self._messages -= 1
                 self._reach(chunk.kept + chunk.forward)
                 self._kept += chunk.kept
                 self.peak_kept = max(self.peak_kept, self._kept)
                 self._messages += k < self._last
             case Kind.B | Kind.I:
-                self._reach(chunk.backward if action.kind is Kind.B else chunk.input_gradient)
                 if k < self._last:
-                    self._take("gradient", action)
+                    self._arrived("gradient", action)
+                self._reach(chunk.backward if action.kind is Kind.B else chunk.input_gradient)
+                self._messages += (k > 0) - (k < self._last)
                 self._kept -= chunk.kept
-                self._messages += k > 0
                 if action.kind is Kind.I:
                     self._held += chunk.queued
                 self._reach(0)
@@ -153,9 +154,8 @@ class _Walk:
         live = self._kept + self._held + self._messages * self._message + more
         self.peak = max(self.peak, live)
 
-    def _take(self, payload: str, action: Action) -> None:
-        """What has arrived is used up; what was sent to the same stage before has arrived there."""
-        self._messages -= 1
+    def _arrived(self, payload: str, action: Action) -> None:
+        """What was sent before to the stage that this comes from has arrived there."""
         if self._alone:
             return
         peer, exchange = self._arriving.pop((payload, action.microbatch, action.chunk))
