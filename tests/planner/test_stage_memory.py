@@ -16,6 +16,8 @@ from megatron_core.training.live_bytes import counted
 from megatron_core.training.mesh import grid_of, kv_replicas
 from megatron_core.training.run_data import open_data
 from megatron_core.training.train_step import train_step
+from tests.planner.test_step_time import GPT3
+from tests.planner.workloads import workload
 from tests.rank_pool import run_ranks
 
 MODEL = (
@@ -167,3 +169,16 @@ def test_on_a_cpu_it_has_those_of_real_ranks_within_3_per_cent(world_size: int, 
         memory = stage_memory(workload, rank * workload.pp // world_size, on_cpu=True)
         assert memory.live == pytest.approx(measured, rel=0.03)
         assert memory.allowance == 0
+
+
+@pytest.mark.parametrize("microbatches", [8, 9, 13, 24])
+@pytest.mark.parametrize(
+    "schedule, chunks", [("1f1b", 1), ("zero-bubble", 1), ("interleaved", 2), ("interleaved", 3), ("gpipe", 1)]
+)
+def test_a_walk_that_is_cut_short_sees_all_that_there_is(
+    schedule: str, chunks: int, microbatches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = workload(GPT3, tp=8, pp=4, chunks=chunks, schedule=schedule, microbatches=microbatches)
+    short = [stage_memory(step, stage) for stage in range(4)]
+    monkeypatch.setattr("megatron_core.planner.stage_memory._walked", lambda work: work.microbatches)
+    assert short == [stage_memory(step, stage) for stage in range(4)]
