@@ -46,8 +46,9 @@ check "mypy" .venv/bin/mypy --no-error-summary
 check "lint-imports" .venv/bin/lint-imports --no-logo
 
 # Two test files at a time: much of the time of tests on many ranks is waiting.
+# Each in one thread, as its ranks are: threads that wait for a core which the other file has cost several times the work.
 # pytest's own closing line stays the last one of a run that passed. The + is for bash 3, where an empty array is unset.
-.venv/bin/python -m pytest -n 2 --dist loadfile -p tests.folder_seconds ${selection[@]+"${selection[@]}"} "$@" || failed+=(pytest)
+OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile -p tests.folder_seconds ${selection[@]+"${selection[@]}"} "$@" || failed+=(pytest)
 
 if ((${#failed[@]})); then
     echo "failed: ${failed[*]}" >&2
