@@ -48,7 +48,7 @@ class CudaCopies:
         """See `Copies`."""
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
-            done = torch.cuda.Event()
+            done = torch.cuda.Event(blocking=True)  # who waits sleeps, and leaves the core to the host's update
             done.record()
         return done.synchronize
 
