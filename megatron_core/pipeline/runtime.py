@@ -75,10 +75,10 @@ class PipelineRuntime:
 
         With gradients disabled (evaluation) a program of forwards alone is expected.
         """
-        return _Run(self, program, microbatches, loss_weight).result()
+        return PipelineRun(self, program, microbatches, loss_weight).result()
 
 
-class _Run:
+class PipelineRun:
     """State of one program run; it ends with the step, so that nothing can leak into the next."""
 
     def __init__(
@@ -100,13 +100,15 @@ class _Run:
             if isinstance(item, Exchange):
                 self._mailbox.post(item)
             else:
-                self._perform(item)
+                self.perform(item)
         self._mailbox.close()
 
     def result(self) -> PipelineResult:
+        """What came of it."""
         return PipelineResult(self._loss_sum, self._token_count)
 
-    def _perform(self, action: Action) -> None:
+    def perform(self, action: Action) -> None:
+        """One piece of compute; its messages have been posted."""
         key = (action.microbatch, action.chunk)
         match action.kind:
             case Kind.F:

@@ -6,6 +6,7 @@ Each of them times operators and products while the other does the same, then me
 
 import multiprocessing
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -117,18 +118,26 @@ def measure_messages(group: Group) -> Iterator[MeasuredOperator]:
 
 
 def _together(action: Callable[[], object], group: Group) -> float:
-    """Seconds of what both ranks do, as often as each other; the lower quartile."""
+    """Median seconds of what both ranks do after some computation, as in a step.
+
+    Threads that wait for a message are then asleep, caches are full of other things, and one rank comes before the other:
+    it takes several times as long as one message right after the other.
+    """
+    x, weight = torch.ones(*_COMPUTED), torch.ones(*_COMPUTED).t()
     times: list[float] = []
+    barrier(group)
     action()
     for _ in range(_REPETITIONS):
-        barrier(group)
+        _ = x @ weight
         begin = time.perf_counter()
         action()
         times.append(time.perf_counter() - begin)
-    return sorted(times)[_REPETITIONS // 4]
+    return statistics.median(times)
 
 
-_REPETITIONS = 12
+_REPETITIONS = 25
+_COMPUTED = 512, 1024
+"""Dims of a product of some milliseconds."""
 
 
 def _there_and_back(tensor: torch.Tensor, group: Group) -> None:

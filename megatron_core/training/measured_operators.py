@@ -2,8 +2,8 @@
 """Times this machine's operators and matrix products, as the model asks for them, for the planner's prices.
 
 Names and amounts are those of `planner/eager_work.py`. Each is timed at several sizes, forward and backward; buffers
-are made anew each time as in a step. Of the times the lower quartile is taken, so that what else runs on the machine
-counts for little.
+are made anew each time as in a step. Seconds are those in which the thread computed: what else runs on the machine
+takes turns with it, and would otherwise be measured too.
 """
 
 import statistics
@@ -76,14 +76,14 @@ def measure_matmuls(dtype: torch.dtype) -> Iterator[MeasuredMatmul]:
 
 
 def timed(action: Callable[[], object], seconds: float = _SECONDS) -> float:
-    """Seconds of an action, once it has run; it is repeated for so many in all."""
+    """Seconds that an action computes, once it has run; it is repeated for so many in all."""
     action()
     times: list[float] = []
     while len(times) < _TIMES or sum(times) < seconds:
-        begin = time.perf_counter()
+        begin = time.thread_time()
         action()
-        times.append(time.perf_counter() - begin)
-    return _typical(times)
+        times.append(time.thread_time() - begin)
+    return statistics.median(times)
 
 
 def _timed_with_backward(case: _Case) -> tuple[float, float]:
@@ -92,20 +92,15 @@ def _timed_with_backward(case: _Case) -> tuple[float, float]:
     while len(forwards) <= _TIMES or sum(forwards) + sum(backwards) < _SECONDS:
         inputs = case.make()
         leaves = [x.requires_grad_() for x in inputs if x.is_floating_point()]
-        begin = time.perf_counter()
+        begin = time.thread_time()
         out = case.apply(*inputs)
-        middle = time.perf_counter()
+        middle = time.thread_time()
         grad = torch.ones_like(out)
-        start = time.perf_counter()
+        start = time.thread_time()
         torch.autograd.grad(out, leaves, grad)
-        backwards.append(time.perf_counter() - start)
+        backwards.append(time.thread_time() - start)
         forwards.append(middle - begin)
-    return _typical(forwards[1:]), _typical(backwards[1:])
-
-
-def _typical(times: list[float]) -> float:
-    """The lower quartile."""
-    return statistics.quantiles(times, n=4)[0]
+    return statistics.median(forwards[1:]), statistics.median(backwards[1:])
 
 
 def _products(rows: int, k: int, n: int, dtype: torch.dtype) -> Iterator[MeasuredMatmul]:
