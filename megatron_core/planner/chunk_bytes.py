@@ -35,12 +35,14 @@ def chunk_bytes(work: Workload, k: int, *, on_cpu: bool = False) -> ChunkBytes:
     layers, last = len(work.layers[k]), k == len(work.layers) - 1
     again = work.recompute.full_layers(layers)
     group = min(work.recompute.num_layers if work.recompute.method == "uniform" else 1, again)
-    away = min(work.offloaded_layers, layers)  # none of them is recomputed
-    plain = layers - again
     groups = -(-again // group) if again else 0
-    staying = plain - away
-    kept = (groups + staying) * size.stream + staying * size.kept + (size.stream if away and k else 0)
+    leave = min(work.offloaded_layers, layers)  # of recomputed layers their groups' inputs do
+    inputs_away, away = min(-(-leave // group), groups) if again else 0, max(leave - again, 0)
+    staying = layers - again - away
+    kept = (groups - inputs_away + staying) * size.stream + staying * size.kept
+    kept += size.stream if leave and k else 0  # the pipeline holds the chunk's input for its gradient
     made = group * size.kept + (group - 1) * size.stream if again else 0
+    plain = layers - again
     made = max(made - plain * (size.kept + size.stream), 0)
     # Of layers on their way out or in at most two are here at once, and one while the last one that stays computes.
     leaving = max(min(away, 2) - staying, 0) * (size.kept + size.stream)

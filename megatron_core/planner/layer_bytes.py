@@ -152,14 +152,15 @@ class LayerBytes:
         """
         temporary = 0 if deferred else self.weight_temporary(self.matrix)
         at_down = self.gathered + self.inner + temporary
-        at_gate = 2 * self.inner if self._model.swiglu else 0  # gradients of the product and of both its factors
+        # Gradients of the product and of both its factors; of a square, what torch makes on the way to it.
+        at_gate = self.inner * {"swiglu": 2, "squared_relu": 3}.get(self._model.activation, 0)
         freed = self._made_in_mlp - self._gated * self.inner
         at_up = 2 * self.gathered + self.whole_stream + self._gated * temporary - freed
         again = self._made_in_mlp if "mlp" in self._modules else 0
         in_core = 0
         if self._probabilities:
             run = self._core_forward + self._core if "core_attn" in self._modules else 0
-            in_core = max(run, 2 * self.wide * self._probabilities) - self._kept_in_mlp
+            in_core = max(run, 2 * self.wide * self._probabilities) - self._kept_in_mlp - 2 * self.stream
         return again + (self.stream if self.dropped else 0) + max(at_down, at_gate, at_up, in_core)
 
     @cached_property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The formula against dry runs of the real code: 24 layouts that have every feature between them, within 2 %."""
+"""The formula against dry runs of the real code: 26 layouts that have every feature between them, within 2 %."""
 
 import pytest
 import torch
@@ -21,9 +21,9 @@ from tests.planner.workloads import workload
 from tests.rank_pool import run_ranks
 
 MODEL = (
-    "--num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 128 --max-position-embeddings 128 "
+    "--num-layers 2 --hidden-size 256 --num-attention-heads 8 --seq-length 128 --max-position-embeddings 128 "
     "--hidden-dropout 0 --attention-dropout 0 --make-vocab-size-divisible-by 1 --mock-data --vocab-size 500 "
-    "--micro-batch-size 2 --global-batch-size 8 --train-iters 10 --lr 1e-3 --ddp-bucket-size 300000"
+    "--micro-batch-size 2 --global-batch-size 4 --train-iters 10 --lr 1e-3 --ddp-bucket-size 300000"
 )
 LLAMA = (
     "--normalization RMSNorm --swiglu --position-embedding-type rope --untie-embeddings-and-output-weights "
@@ -31,13 +31,13 @@ LLAMA = (
 )
 FULL, SELECTIVE = "--recompute-granularity full", "--recompute-granularity selective"
 SP = "--tensor-model-parallel-size 2 --sequence-parallel"
-PP2, PP4 = "--pipeline-model-parallel-size 2", "--pipeline-model-parallel-size 4 --num-layers 8"
+PP2, PP4 = "--pipeline-model-parallel-size 2", "--pipeline-model-parallel-size 4 --num-layers 4 --global-batch-size 12"
 LAYOUTS = {
     "bf16": (1, 0, "--bf16"),
     "fp32": (1, 0, ""),
     "full": (1, 0, f"--bf16 {FULL}"),
     "full-groups": (1, 0, f"--bf16 {FULL} --recompute-num-layers 2"),
-    "full-block": (1, 0, f"--bf16 {FULL} --recompute-method block --recompute-num-layers 2"),
+    "full-block": (1, 0, f"--bf16 {FULL} --recompute-method block --recompute-num-layers 2 --num-layers 3"),
     "tp2": (2, 0, "--bf16 --tensor-model-parallel-size 2"),
     "sequence-parallel": (2, 0, f"--bf16 {SP}"),
     "selective": (2, 0, f"--bf16 {SP} {SELECTIVE} --recompute-modules mlp layernorm"),
@@ -53,7 +53,7 @@ LAYOUTS = {
     "documents": (1, 0, "--bf16 --reset-attention-mask --reset-position-ids"),
     "1f1b": (4, 1, f"--bf16 {PP4}"),
     "embedding-norm": (2, 0, f"--bf16 --embed-layernorm {PP2}"),
-    "interleaved": (2, 1, f"--bf16 {PP2} --num-layers-per-virtual-pipeline-stage 1"),
+    "interleaved": (2, 1, f"--bf16 {PP2} --num-layers-per-virtual-pipeline-stage 1 --num-layers 4"),
     "gpipe": (4, 0, f"--bf16 {PP4} --pipeline-schedule gpipe {FULL}"),
     "zero-bubble": (4, 3, f"--bf16 {PP4} --pipeline-schedule zero-bubble"),
     "zero-bubble-recomputed": (8, 2, f"--bf16 {PP4} --pipeline-schedule zero-bubble {SP} {FULL}"),
@@ -61,7 +61,12 @@ LAYOUTS = {
     "zero1-bf16-gradients": (2, 0, "--bf16 --use-distributed-optimizer --grad-reduce-in-bf16"),
     "host-optimizer": (2, 0, f"--bf16 --optimizer-cpu-offload {PP2} --use-distributed-optimizer"),
     "host-gradients": (1, 0, f"--bf16 --optimizer-cpu-offload {LLAMA}"),
-    "host-activations": (1, 0, "--bf16 --cpu-offloading-num-layers 3 --min-offloaded-tensor-size 1024"),
+    "host-activations": (1, 0, "--bf16 --num-layers 4 --cpu-offloading-num-layers 3 --min-offloaded-tensor-size 1024"),
+    "host-inputs": (
+        2,
+        1,
+        f"--bf16 {FULL} --cpu-offloading-num-layers 3 --min-offloaded-tensor-size 1024 --num-layers 8 {PP2}",
+    ),
 }
 """World size, stage, and flags."""
 
@@ -89,6 +94,7 @@ def test_the_formula_has_the_live_bytes_of_a_dry_run(layout: str) -> None:
     assert memory.activations + memory.buffers == pytest.approx(found["activations"] + found["temporary"], rel=0.06)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [FULL, f"{SELECTIVE} --sequence-parallel --use-distributed-optimizer"])
 def test_a_large_model_s_too(flags: str) -> None:
     config = config_of(f"{NLG} {flags}", 280)
@@ -103,14 +109,20 @@ def claimed(name: str, world_size: int, more: str = "") -> RunConfig:
 
 def test_13_billion_parameters_fit_on_one_v100_with_offload_alone() -> None:
     room = known_device("V100-SXM2-32GB").memory_gb * 1e9
+    with_offload, without = (
+        stage_memory(Workload.of(claimed("gpt_13b_offload_v100", 1, more), 1), 0)
+        for more in ("", "--no-optimizer-cpu-offload")
+    )
+    assert with_offload.weights > 2 * 12.8e9
+    assert with_offload.total < room < without.total / 6
+
+
+@pytest.mark.slow
+def test_13_billion_parameters_take_what_the_formula_says() -> None:
     config = claimed("gpt_13b_offload_v100", 1)
-    memory = stage_memory(Workload.of(config, 1), 0)
     found = dry_run(config, 1, 0, most=1)
+    assert stage_memory(Workload.of(config, 1), 0).live == pytest.approx(found.live_bytes["total"], rel=0.02)
     assert found.parameters > 12.8e9 and found.live_bytes["optimizer"] == 0
-    assert memory.live == pytest.approx(found.live_bytes["total"], rel=0.02)
-    assert memory.total < room
-    without = config_of(f"--config {DIRECTORY.parent}/gpt_13b_offload_v100.yaml --no-optimizer-cpu-offload", 1)
-    assert stage_memory(Workload.of(without, 1), 0).total > 6 * room
 
 
 @pytest.mark.parametrize("stage", [0, 1, 49])
