@@ -18,7 +18,8 @@ _INTRODUCTION = """\
 `pretrain_gpt.py --config FILE.yaml [--flags]`: flags override the file, which overrides the defaults below. The file
 maps sections to fields (`model: {num_layers: 12}`); a flag is the field's name with dashes, and underscores do as well.
 A switch is turned on by `--name` and off by `--no-name`. `--print-config` prints the resolved configuration, and
-`--world-size N` says for how many ranks where no launcher does. The printed file reproduces the run.
+`--world-size N` says for how many ranks where no launcher does. The printed file reproduces the run. `--dry-run` takes
+one step of `--rank R` without memory or GPU and tells what it communicates and needs.
 """
 
 _FLAGS_INTRODUCTION = """\
