@@ -56,6 +56,8 @@ class CollectiveTime:
     def _among(self, size: int, name: str, nbytes: float) -> float:
         """What was measured between two ranks, scaled to a ring of `size`: its bytes, and so its messages, grow."""
         assert self._measured is not None, "there are no measurements"
+        if size == 1:
+            return 0.0
         return 2 * (size - 1) / size * self._measured.of(Operator(name, round(nbytes)))
 
     @property

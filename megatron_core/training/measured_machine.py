@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -108,9 +109,9 @@ def measure_messages(group: Group) -> Iterator[MeasuredOperator]:
     for nbytes in MESSAGES:
         tensor = torch.ones(nbytes // 4)
         actions: dict[str, Callable[[], object]] = {
-            "all_reduce": lambda tensor=tensor: all_reduce(tensor, group),
-            "all_gather": lambda tensor=tensor: all_gather_in_place(tensor, group).wait(),
-            "send": lambda tensor=tensor: _there_and_back(tensor, group),
+            "all_reduce": partial(all_reduce, tensor, group),
+            "all_gather": partial(_gather, tensor, group),
+            "send": partial(_there_and_back, tensor, group),
         }
         for name, action in actions.items():
             seconds = _together(action, group) / (2 if name == "send" else 1)
@@ -120,8 +121,8 @@ def measure_messages(group: Group) -> Iterator[MeasuredOperator]:
 def _together(action: Callable[[], object], group: Group) -> float:
     """Median seconds of what both ranks do after some computation, as in a step.
 
-    Threads that wait for a message are then asleep, caches are full of other things, and one rank comes before the other:
-    it takes several times as long as one message right after the other.
+    Threads that wait for a message are then asleep, caches are full of other things, and one rank comes before the
+    other: it takes several times as long as one message right after the other.
     """
     x, weight = torch.ones(*_COMPUTED), torch.ones(*_COMPUTED).t()
     times: list[float] = []
@@ -138,6 +139,10 @@ def _together(action: Callable[[], object], group: Group) -> float:
 _REPETITIONS = 25
 _COMPUTED = 512, 1024
 """Dims of a product of some milliseconds."""
+
+
+def _gather(tensor: torch.Tensor, group: Group) -> None:
+    all_gather_in_place(tensor, group).wait()
 
 
 def _there_and_back(tensor: torch.Tensor, group: Group) -> None:

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +61,7 @@ def measure_operators(dtype: torch.dtype) -> Iterator[MeasuredOperator]:
         yield MeasuredOperator(name=case.name + BACKWARD, amount=case.amount, seconds=backward)
     for tokens in TOKENS:
         grad = torch.randn(tokens, WIDTH, dtype=dtype)
-        seconds = timed(lambda grad=grad: grad.sum(0))
+        seconds = timed(partial(torch.sum, grad, 0))
         yield MeasuredOperator(name="bias" + BACKWARD, amount=grad.numel(), seconds=seconds)
     yield from _update(dtype)
 
@@ -121,16 +122,21 @@ def _cases(dtype: torch.dtype) -> Iterator[_Case]:
     for sequence in SEQUENCES:
         yield from _attention(sequence, dtype)
     for tokens in TOKENS[:3]:
-        piece = VocabSlice(VOCABULARY, 0, VOCABULARY)
-        targets = torch.randint(VOCABULARY, (tokens,))
         yield _Case(
             "cross entropy",
             tokens * VOCABULARY,
-            lambda tokens=tokens: (torch.randn(tokens, VOCABULARY, dtype=dtype),),
-            lambda x, targets=targets, piece=piece: vocab_parallel_cross_entropy(
-                x.view_as(x), targets, piece, VOCABULARY, _ALONE
-            ).sum(),
+            partial(_logits, tokens, dtype),
+            partial(_losses, torch.randint(VOCABULARY, (tokens,))),
         )
+
+
+def _logits(tokens: int, dtype: torch.dtype) -> Tensors:
+    return (torch.randn(tokens, VOCABULARY, dtype=dtype),)
+
+
+def _losses(targets: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    piece = VocabSlice(VOCABULARY, 0, VOCABULARY)
+    return vocab_parallel_cross_entropy(logits.view_as(logits), targets, piece, VOCABULARY, _ALONE).sum()
 
 
 def _elementwise(tokens: int, dtype: torch.dtype) -> Iterator[_Case]:
