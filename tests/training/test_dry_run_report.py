@@ -31,6 +31,7 @@ def test_without_a_rank_it_is_one_of_the_stage_that_needs_most() -> None:
     assert "\nrank 0 of 4: stage 0 of 2" in dry_run_report(config_of(TP2_PP2, 4), 4, None)
 
 
+@pytest.mark.slow
 def test_of_a_long_step_the_first_microbatches_are_gone_through() -> None:
     text = dry_run_report(config_of(f"{FAMILIES['gpt2']} --global-batch-size 2000 --num-layers 240", 1), 1, 0)
     assert "2000 microbatches, of which the first 3 were gone through: the others repeat them" in text
