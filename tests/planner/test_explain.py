@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gains by cause, beside what others measured for the same change."""
 
-import csv
-from pathlib import Path
-
 import pytest
 
 from megatron_core.config.model import ModelConfig
@@ -15,8 +12,8 @@ from megatron_core.planner.rows import Row, row_hardware, row_workload
 from megatron_core.planner.step_time import StepModel
 from megatron_core.planner.workload import Recompute, Workload
 from tests.planner.workloads import workload
+from tests.published import published
 
-PUBLISHED = Path(__file__).parents[3] / "shared" / "published"
 MT_NLG = ModelConfig(
     num_layers=105,
     hidden_size=20480,
@@ -29,7 +26,7 @@ FULL = Recompute(granularity="full")
 EXCHANGE = {"distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
 
 
-def published(dp: int, **more: object) -> Workload:
+def as_trained(dp: int, **more: object) -> Workload:
     """MT-NLG as it was trained, on dp / 8 * 280 nodes."""
     values: dict[str, object] = {"recompute": FULL, "distributed_optimizer": True, "overlap_grad_reduce": True}
     return workload(MT_NLG, tp=8, pp=35, dp=dp, microbatches=1920 // dp, **(values | more))  # type: ignore[arg-type]
@@ -42,9 +39,9 @@ def causes(before: Workload, after: Workload) -> tuple[Cause, ...]:
 @pytest.mark.parametrize("dp", [8, 10, 12])
 @pytest.mark.parametrize("engine", [OURS, DEEPSPEED_BF16])
 def test_530b_gains_more_than_35_percent_and_each_cause_what_was_measured(dp: int, engine: object) -> None:
-    before = published(dp, engine=engine)
+    before = as_trained(dp, engine=engine)
     kept = {"recompute": Recompute(), "sequence_parallel": True}
-    after = published(dp, schedule="zero-bubble", **EXCHANGE, **kept)
+    after = as_trained(dp, schedule="zero-bubble", **EXCHANGE, **kept)
     found = causes(before, after)
     for cause in found:
         print(f"dp {dp}: {cause.seconds:6.2f} s {cause.gain:+6.1%} {cause.name}")
@@ -57,7 +54,7 @@ def test_530b_gains_more_than_35_percent_and_each_cause_what_was_measured(dp: in
 
 def test_interleaving_is_held_against_the_nearest_measured_bubble() -> None:
     kept = {"recompute": Recompute(), "sequence_parallel": True}
-    before = published(8, **EXCHANGE, **kept)
+    before = as_trained(8, **EXCHANGE, **kept)
     after = workload(MT_NLG, tp=8, pp=35, dp=8, chunks=3, microbatches=240, **EXCHANGE, **kept)  # type: ignore[arg-type]
     (cause,) = causes(before, after)
     assert cause.name == "interleaving, 3 chunks a rank"
@@ -66,7 +63,7 @@ def test_interleaving_is_held_against_the_nearest_measured_bubble() -> None:
 
 
 def test_gains_multiply_to_the_whole_and_end_at_the_layout_that_was_found() -> None:
-    before = published(8)
+    before = as_trained(8)
     after = workload(
         MT_NLG, tp=4, pp=14, dp=40, chunks=5, micro_batch=2, microbatches=24, **EXCHANGE, sequence_parallel=True
     )  # type: ignore[arg-type]
@@ -81,15 +78,14 @@ def test_gains_multiply_to_the_whole_and_end_at_the_layout_that_was_found() -> N
 
 
 def test_the_same_layout_has_nothing_to_explain() -> None:
-    assert causes(published(8), published(8)) == ()
+    assert causes(as_trained(8), as_trained(8)) == ()
 
 
 def test_published_pairs_gain_as_they_were_measured() -> None:
     """Full recomputation against sequence parallelism with selective, 1F1B against interleaving: within 5 points, but
     for as many microbatches as stages, where half of the step is bubble.
     """
-    with (PUBLISHED / "split_validation.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = published("split_validation.csv")
     pairs = [*_pairs(rows, "2205.05198", "recompute"), *_pairs(rows, "Figure 12", "vpp")]
     assert len(pairs) == 7
     for before, after in pairs:

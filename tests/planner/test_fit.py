@@ -7,13 +7,13 @@ from megatron_core.planner.constants import Constants
 from megatron_core.planner.fit import Measured, fit
 from megatron_core.planner.rows import row_hardware, row_workload
 from megatron_core.planner.step_time import StepModel
-from tests.planner.test_rows import read
+from tests.published import published
 
 
 def test_finds_the_constants_that_made_the_times() -> None:
     truth = dataclasses.replace(Constants(), matmul_share=0.6, memory_share=0.95, hop_s=1e-5)
     rows: list[Measured] = []
-    for row in read("split_calibration.csv")[:12]:
+    for row in published("split_calibration.csv")[:12]:
         work, cluster = row_workload(row), row_hardware(row)
         rows.append((work, cluster, StepModel(work, cluster, truth).step(quick=True).total))
     found = fit(rows, Constants())
@@ -24,7 +24,9 @@ def test_finds_the_constants_that_made_the_times() -> None:
 
 @pytest.mark.slow
 def test_the_constants_are_those_of_the_calibration_rows() -> None:
-    rows = [(row_workload(row), row_hardware(row), float(row["iter_time_s"])) for row in read("split_calibration.csv")]
+    rows = [
+        (row_workload(row), row_hardware(row), float(row["iter_time_s"])) for row in published("split_calibration.csv")
+    ]
     found = fit(rows, Constants())
     for field in dataclasses.fields(Constants):
         assert getattr(found, field.name) == pytest.approx(getattr(Constants(), field.name), rel=0.1), field.name

@@ -1,24 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory against published tables: formulas of Korthikanti et al. 2022, nvidia-smi of BLOOM's and others' runs."""
 
-import csv
-from pathlib import Path
-
 import pytest
 
 from megatron_core.planner.row_memory import RowMemory, row_memory
 from megatron_core.planner.rows import Row, row_hardware, row_workload
-
-PUBLISHED = Path(__file__).parents[3] / "shared" / "published"
+from tests.published import published
 
 
 def rows(name: str) -> dict[str, tuple[Row, RowMemory]]:
     """Rows of a table that say something about memory, with what is predicted for them."""
-    path = PUBLISHED / f"split_{name}.csv"
-    if not path.exists():
-        pytest.skip("the published tables are not on this machine")
-    with path.open(encoding="utf-8", newline="") as file:
-        told = [row for row in csv.DictReader(file) if row["memory"] or row["oom"] == "1"]
+    told = [row for row in published(f"split_{name}.csv") if row["memory"] or row["oom"] == "1"]
     return {row["id"]: (row, row_memory(row, row_workload(row), row_hardware(row))) for row in told}
 
 

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The time model against published measurements, as tables; nothing was fitted on the validation rows."""
 
-import csv
-from pathlib import Path
-
 import pytest
 
 from megatron_core.errors import ConfigError
@@ -11,13 +8,7 @@ from megatron_core.planner.constants import Constants
 from megatron_core.planner.engine import BLOOM_2022, DEEPSPEED_2021, MEGATRON_2021, MEGATRON_2022, MEGATRON_CORE
 from megatron_core.planner.rows import Row, row_engine, row_hardware, row_workload
 from megatron_core.planner.step_time import StepModel
-
-PUBLISHED = Path(__file__).parents[3] / "shared" / "published"
-
-
-def read(name: str) -> list[Row]:
-    with (PUBLISHED / name).open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+from tests.published import published
 
 
 def predicted(row: Row) -> float:
@@ -39,14 +30,14 @@ def errors(rows: list[Row]) -> list[float]:
 
 
 def test_validation_rows() -> None:
-    found = errors(read("split_validation.csv"))
+    found = errors(published("split_validation.csv"))
     assert len(found) == 53
     assert sum(map(abs, found)) / len(found) <= 0.08
     assert max(map(abs, found)) <= 0.20
 
 
 def test_calibration_rows() -> None:
-    found = errors(read("split_calibration.csv"))
+    found = errors(published("split_calibration.csv"))
     assert len(found) == 33
     assert sum(map(abs, found)) / len(found) <= 0.04
 
@@ -56,7 +47,7 @@ def test_the_384_gpu_search_is_ranked_as_measured() -> None:
     left_out = {"bloom-L658", "bloom-L659", "bloom-L660"}
     rows = [
         row
-        for row in read("split_reserve.csv")
+        for row in published("split_reserve.csv")
         if row["id"].startswith("bloom") and row["iter_time_s"] and float(row["gpus"]) == 384
         if row["id"] not in left_out
     ]
@@ -103,7 +94,7 @@ def test_mt_nlg_530b_took_60_seconds_on_280_nodes() -> None:
         change = {"layers": "105", "hidden": "20480", "ffn_hidden": "81920", "heads": "128", "kv_heads": "128"}
         change |= {"seq_len": "2048", "tp": "8", "pp": "35", "dp": str(dp), "micro_batch": "1", "precision": "bf16"}
         change |= {"global_batch_seqs": "1920", "zero_or_fsdp": "ZeRO-1", "source": "arXiv:2201.11990", "family": ""}
-        row = dict(read("split_calibration.csv")[-1]) | change
+        row = dict(published("split_calibration.csv")[-1]) | change
         found.append(predicted(row) / seconds - 1)
     print(" ".join(f"{100 * error:+.1f} %" for error in found))
     assert max(map(abs, found)) <= 0.20
@@ -123,9 +114,9 @@ def test_mt_nlg_530b_took_60_seconds_on_280_nodes() -> None:
 )
 def test_a_row_that_cannot_be_planned_says_why(change: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        row_workload(dict(read("split_calibration.csv")[0]) | change)
+        row_workload(dict(published("split_calibration.csv")[0]) | change)
 
 
 def test_an_unknown_cluster_is_told() -> None:
     with pytest.raises(ConfigError, match="no hardware 'moon'"):
-        row_hardware(dict(read("split_calibration.csv")[0]) | {"cluster_key": "moon"})
+        row_hardware(dict(published("split_calibration.csv")[0]) | {"cluster_key": "moon"})

@@ -4,15 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.published import published
 from tools import plan
-from tools.plan_rows import read_rows
-
-PUBLISHED = Path(__file__).parents[3] / "shared" / "published"
 
 
 def test_constants_are_printed_with_what_they_leave(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "rows.csv"
-    some = [dict(row) for row in read_rows(PUBLISHED / "split_calibration.csv").rows[:3]]
+    some = published("split_calibration.csv")[:3]
     some[1]["precision"] = "fp8"
     some[2]["iter_time_s"] = ""
     with path.open("w", newline="") as file:

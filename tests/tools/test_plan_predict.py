@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.published import published
 from tools import plan
 from tools.plan_predict import ADDED, MEMORY, REASON, TIME, TOO_LARGE, predict
 from tools.plan_rows import read_rows
 
-PUBLISHED = Path(__file__).parents[3] / "shared" / "published"
-
 
 def rows(name: str) -> list[dict[str, str]]:
-    return [dict(row) for row in read_rows(PUBLISHED / f"split_{name}.csv").rows]
+    return published(f"split_{name}.csv")
 
 
 def test_columns_are_added_and_errors_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
