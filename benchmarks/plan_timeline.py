@@ -3,7 +3,7 @@
 
     python benchmarks/plan_timeline.py [--what sleep|demo|both] [--hardware mine.yaml] [--folder docs/img]
 
-`sleep`: 8 stages of 2 chunks run the real program, runtime and messages over gloo, but their chunks sleep half as long
+`sleep`: 8 stages of 2 chunks run the real program, runtime and messages over gloo, but their chunks sleep twice as long
 as the planner says that those of a 175B model take on 64 A100. `demo`: configs/demo_cpu.yaml on 2 stages
 of one thread, this machine being calibrated first unless --hardware gives it. Pictures go to the folder.
 """
@@ -54,7 +54,7 @@ LARGE = (
 )
 DEMO = ROOT / "configs" / "demo_cpu.yaml"
 DEMO_FLAGS = "--tensor-model-parallel-size 1 --pipeline-model-parallel-size 2 --vocab-size 256 --mock-data"
-LONGER = 0.5
+LONGER = 2.0
 """Of the planned durations: what the stages sleep."""
 STEPS = 12
 Durations = Mapping[tuple[int, str], float]

@@ -11,6 +11,8 @@ from megatron_core.planner.work import Matmul, Operator, Part, Shape
 
 BACKWARD = " backward"
 """Ends the name of an operator's backward."""
+SOFTMAX = 32
+"""What a score costs beside its products, in dims of a head."""
 
 
 def layer(shape: Shape) -> Part:
@@ -91,7 +93,7 @@ def _stream(shape: Shape) -> int:
 def _core(model: ModelConfig, pairs: int) -> Operator:
     """Scores to weighted values of so many heads of samples."""
     name = "attention with dropout" if model.attention_dropout > 0 else "attention"
-    return Operator(name, pairs * model.seq_length**2 * model.head_dim)
+    return Operator(name, pairs * model.seq_length**2 * (model.head_dim + SOFTMAX))
 
 
 def _rotated(model: ModelConfig, tokens: int, heads: int, groups: int) -> list[Operator]:

@@ -119,7 +119,7 @@ def measure_messages(group: Group) -> Iterator[MeasuredOperator]:
 
 
 def _together(action: Callable[[], object], group: Group) -> float:
-    """Median seconds of what both ranks do after some computation, as in a step.
+    """Mean seconds of what both ranks do after some computation, as in a step: a step has many, and sums them up.
 
     Threads that wait for a message are then asleep, caches are full of other things, and one rank comes before the
     other: it takes several times as long as one message right after the other.
@@ -133,10 +133,10 @@ def _together(action: Callable[[], object], group: Group) -> float:
         begin = time.perf_counter()
         action()
         times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+    return statistics.fmean(times)
 
 
-_REPETITIONS = 25
+_REPETITIONS = 40
 _COMPUTED = 512, 1024
 """Dims of a product of some milliseconds."""
 

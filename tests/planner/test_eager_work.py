@@ -49,7 +49,7 @@ def test_operators_follow_the_models_features() -> None:
     assert plain["gelu_tanh"] == tokens * 4 * 64 // 2 and "rotary" not in plain
     assert llama["RMSNorm"] == 2 * tokens * 64 + tokens * (2 + 1) * 16
     assert llama["rotary"] == tokens * (2 + 1) * 16 and "swiglu" in llama
-    assert plain["attention"] == 2 * 2 * 32 * 32 * 16
+    assert plain["attention"] == 2 * 2 * 32 * 32 * (16 + 32)
     backward = amounts(eager_work.layer(shape(GPT2)).input_gradient)
     assert backward["bias backward"] == tokens * (64 + 128 + 64 + 256 + 64)
     dropped = dataclasses.replace(GPT2, hidden_dropout=0.1, attention_dropout=0.1)
