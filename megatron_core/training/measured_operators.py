@@ -78,11 +78,14 @@ def measure_matmuls(dtype: torch.dtype) -> Iterator[MeasuredMatmul]:
     yield from _products(ROWS[1], FEATURES[2], 16384, dtype)  # a head
 
 
-def timed(action: Callable[[], object], seconds: float = _SECONDS) -> float:
-    """Seconds that an action computes, once it has run; it is repeated for so many in all."""
+def timed(
+    action: Callable[[], object], seconds: float = _SECONDS, between: Callable[[], object] = lambda: None
+) -> float:
+    """Seconds that an action computes, once it has run; it is repeated for so many in all, with `between` before."""
     action()
     times: list[float] = []
     while len(times) < _TIMES or sum(times) < seconds:
+        between()
         begin = time.thread_time()
         action()
         times.append(time.thread_time() - begin)
@@ -112,12 +115,15 @@ def _timed_with_backward(case: _Case) -> tuple[float, float]:
 def _products(rows: int, k: int, n: int, dtype: torch.dtype) -> Iterator[MeasuredMatmul]:
     x, weight, grad = (torch.randn(shape, dtype=dtype) for shape in ((rows, k), (n, k), (rows, n)))
     total = torch.zeros(n, k)
+    elsewhere = torch.zeros(min(4 * (x.numel() + weight.numel() + grad.numel()), _MOST_ELSEWHERE))
     for m, columns, inner, product in (
         (rows, n, k, lambda: linear(x, weight)),
         (rows, k, n, lambda: input_gradient(grad, weight)),
         (n, k, rows, lambda: add_weight_gradient(total, grad, x)),
     ):
-        yield MeasuredMatmul(m=m, n=columns, k=inner, tflops=2e-12 * rows * k * n / timed(product))
+        yield MeasuredMatmul(
+            m=m, n=columns, k=inner, tflops=2e-12 * rows * k * n / timed(product, between=partial(elsewhere.add_, 1))
+        )
 
 
 def _cases(dtype: torch.dtype) -> Iterator[_Case]:

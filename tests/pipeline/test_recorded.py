@@ -3,9 +3,11 @@
 
 import time
 
+import pytest
 import torch
 from torch import nn
 
+from benchmarks.plan_timeline import sleep
 from megatron_core.model.microbatch import Microbatch
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.pipeline.action import Action, Kind
@@ -56,3 +58,11 @@ def test_a_timeline_begins_with_the_first_start() -> None:
     action = Action(Kind.F, 0, 0)
     found = timeline([(Span(action, 5.0, 6.0),), (Span(action, 6.5, 7.0),)])
     assert found.stages[1][0] == Span(action, 1.5, 2.0) and found.makespan == 2.0
+
+
+@pytest.mark.slow
+def test_sleeping_stages_take_their_time_as_simulated() -> None:
+    """8 ranks with the real program, runtime and messages; a machine that is busy may be late at it."""
+    measured, simulated = sleep()
+    assert simulated.timeline.bubble == pytest.approx(measured.timeline.bubble, rel=0.1)
+    assert simulated.timeline.makespan == pytest.approx(measured.timeline.makespan, rel=0.1)
