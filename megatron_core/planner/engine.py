@@ -67,38 +67,18 @@ MEGATRON_2020 = Engine(
     shares_p2p=False,
     waits_for_p2p=True,
 )
-MEGATRON_2021 = Engine(
-    name="Megatron-LM, 2021 (Narayanan et al.)",
-    accumulation_bytes=6,
-    replica_bytes=14,
-    optimizer_bytes=46,
-    gradient_bytes=2,
-    flash_attention=False,
-    hides_tp_in_backward=False,
-    shares_p2p=True,
-    waits_for_p2p=True,
-)
-MEGATRON_2022 = Engine(
+MEGATRON_2021 = dataclasses.replace(MEGATRON_2020, name="Megatron-LM, 2021 (Narayanan et al.)", shares_p2p=True)
+MEGATRON_2022 = dataclasses.replace(
+    MEGATRON_2021,
     name="Megatron-LM, 2022 (Korthikanti et al.)",
     accumulation_bytes=0,  # inside the product
-    replica_bytes=14,
-    optimizer_bytes=46,
     gradient_bytes=4,
-    flash_attention=False,
     hides_tp_in_backward=True,
-    shares_p2p=True,
-    waits_for_p2p=True,
 )
-DEEPSPEED_2021 = Engine(
+DEEPSPEED_2021 = dataclasses.replace(
+    MEGATRON_2020,
     name="Megatron-DeepSpeed, 2021",
-    accumulation_bytes=6,
-    replica_bytes=14,
-    optimizer_bytes=46,
-    gradient_bytes=2,
-    flash_attention=False,
-    hides_tp_in_backward=False,
     shares_p2p=True,  # its pipeline engine partitions what tp ranks hold alike
-    waits_for_p2p=True,
 )
 DEEPSPEED_BF16 = dataclasses.replace(
     DEEPSPEED_2021,
@@ -113,19 +93,12 @@ BLOOM_2022 = dataclasses.replace(
     # chronicles-prequel.md): 3.7 of 55 ms a layer, for some 70 kernels as they are counted here.
     launch_s=53e-6,
 )
-DEEPSPEED_EXAMPLES_2020 = Engine(
+DEEPSPEED_EXAMPLES_2020 = dataclasses.replace(
+    MEGATRON_2020,
     name="Megatron-LM 1.1.5 in DeepSpeedExamples, 2020",
-    accumulation_bytes=6,
-    replica_bytes=14,
-    optimizer_bytes=46,
-    gradient_bytes=2,
     # Fusion took 175B from 113 to 135 TFLOP/s (Narayanan et al. 2021, section 5.8): 4.8 ms a layer, beside 1.9 ms.
     unfused=3.5,
     hides_host_copies=False,
-    flash_attention=False,
-    hides_tp_in_backward=False,
-    shares_p2p=False,
-    waits_for_p2p=True,
 )
 MEGATRON_CORE = Engine(
     name="Megatron-core",
