@@ -7,6 +7,7 @@ need not. What each name stands for is measured by `training/measured_operators.
 """
 
 from megatron_core.config.model import ModelConfig
+from megatron_core.planner.linears import linears
 from megatron_core.planner.work import Matmul, Operator, Part, Shape
 
 BACKWARD = " backward"
@@ -18,31 +19,27 @@ SOFTMAX = 32
 def layer(shape: Shape) -> Part:
     """One transformer layer."""
     model, t, sb = shape.model, shape.tp, shape.tokens
-    h, f, d = model.hidden_size, model.ffn_size, model.head_dim
-    heads, groups = model.num_attention_heads // t, max(model.query_groups // t, 1)
-    up = (2 if model.swiglu else 1) * f // t
-    # (features out, features in) of the linears; queries are a product of their own
-    linears = [(heads * d, h), (2 * groups * d, h), (h, heads * d), (up, h), (h, f // t)]
-    core = _core(model, heads * shape.micro_batch)
+    products = linears(model, t)
+    core = _core(model, model.num_attention_heads // t * shape.micro_batch)
     operators = [
         *2 * [Operator(model.normalization, _stream(shape)), Operator("residual", _stream(shape))],
-        *_rotated(model, sb, heads, groups),
+        *_rotated(model, sb * products.queries[0], sb * products.keys_and_values[0] // 2),
         core,
-        Operator(model.activation, sb * f // t),
+        Operator(model.activation, sb * products.down[1]),
         Operator("layer", 1),
     ]
     if model.hidden_dropout > 0:
-        operators += 2 * [Operator("dropout", sb * h)]
+        operators += 2 * [Operator("dropout", sb * model.hidden_size)]
     biased = model.add_bias_linear or model.add_qkv_bias
-    biases = [out for out, _ in (linears if model.add_bias_linear else linears[:2])] if biased else []
+    biases = [out for out, _ in (products if model.add_bias_linear else products[:2])] if biased else []
     return Part(
-        forward=(*(Matmul(sb, out, k) for out, k in linears), *operators),
+        forward=(*(Matmul(sb, out, k) for out, k in products), *operators),
         input_gradient=(
-            *(Matmul(sb, k, out) for out, k in linears),
+            *(Matmul(sb, k, out) for out, k in products),
             *map(_backward, operators),
             *(Operator("bias" + BACKWARD, sb * out) for out in biases),
         ),
-        weight_gradient=tuple(Matmul(out, k, sb) for out, k in linears),
+        weight_gradient=tuple(Matmul(out, k, sb) for out, k in products),
         core=(core,),
         tp_messages=2,
         message_bytes=shape.stream_bytes,
@@ -96,9 +93,8 @@ def _core(model: ModelConfig, pairs: int) -> Operator:
     return Operator(name, pairs * model.seq_length**2 * (model.head_dim + SOFTMAX))
 
 
-def _rotated(model: ModelConfig, tokens: int, heads: int, groups: int) -> list[Operator]:
-    """What happens to queries and keys between their product and attention."""
-    sizes = (tokens * heads * model.head_dim, tokens * groups * model.head_dim)
+def _rotated(model: ModelConfig, *sizes: int) -> list[Operator]:
+    """What happens to queries and keys, of these sizes, between their product and attention."""
     found = []
     if model.qk_layernorm:
         found += [Operator(model.normalization, size) for size in sizes]

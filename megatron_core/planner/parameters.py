@@ -2,23 +2,26 @@
 """How many parameters each rank holds, from the model's shape alone; vocabulary padding is counted where stored."""
 
 from megatron_core.config.model import ModelConfig
+from megatron_core.planner.linears import linears
 from megatron_core.planner.workload import Workload
 
 
 def layer_parameters(model: ModelConfig, tp: int) -> int:
     """Of one layer, on one tp rank."""
-    h, f, d = model.hidden_size, model.ffn_size, model.head_dim
-    heads, groups = model.num_attention_heads // tp, max(model.query_groups // tp, 1)
-    norms = (1 if model.normalization == "RMSNorm" else 2) * h
-    up = (2 if model.swiglu else 1) * f // tp
-    count = (heads + 2 * groups) * d * h + heads * d * h + up * h + h * f // tp + 2 * norms
+    matrices = linears(model, tp)
+    count = sum(out * features_in for out, features_in in matrices) + 2 * norm_parameters(model, model.hidden_size)
     if model.add_bias_linear:
-        count += (heads + 2 * groups) * d + h + up + h
+        count += sum(out for out, _ in matrices)
     elif model.add_qkv_bias:
-        count += (heads + 2 * groups) * d
+        count += matrices.queries[0] + matrices.keys_and_values[0]
     if model.qk_layernorm:
-        count += 2 * (1 if model.normalization == "RMSNorm" else 2) * d
+        count += 2 * norm_parameters(model, model.head_dim)
     return count
+
+
+def norm_parameters(model: ModelConfig, width: int) -> int:
+    """Of a norm over so many numbers."""
+    return (1 if model.normalization == "RMSNorm" else 2) * width
 
 
 def stage_parameters(workload: Workload, stage: int) -> int:
@@ -33,7 +36,7 @@ def chunk_parameters(workload: Workload, k: int) -> int:
     if k == 0:
         count += embedding_parameters(workload)
     if k == len(workload.layers) - 1:
-        count += table_parameters(workload) + (1 if model.normalization == "RMSNorm" else 2) * model.hidden_size
+        count += table_parameters(workload) + norm_parameters(model, model.hidden_size)
     return count
 
 
@@ -43,7 +46,7 @@ def embedding_parameters(workload: Workload) -> int:
     if model.position_embedding_type == "learned_absolute":
         count += model.max_position_embeddings * model.hidden_size
     if model.embed_layernorm:
-        count += (1 if model.normalization == "RMSNorm" else 2) * model.hidden_size
+        count += norm_parameters(model, model.hidden_size)
     return count
 
 

@@ -14,6 +14,7 @@ from megatron_core.pipeline.communicate import communicate
 from megatron_core.pipeline.schedules import build
 from megatron_core.planner.chunk_bytes import chunk_bytes
 from megatron_core.planner.layer_bytes import LayerBytes
+from megatron_core.planner.linears import linears
 from megatron_core.planner.memory_parts import Memory, allowance
 from megatron_core.planner.parameters import stage_parameters, table_parameters
 from megatron_core.planner.workload import Workload
@@ -67,23 +68,13 @@ def _gradients(work: Workload, stage: int, count: int) -> int:
     """All of them, or where matrices' leave for the host: the other ones, and lanes of the largest bucket."""
     if not work.offload_gradients:
         return work.gradient_itemsize * count
-    matrices = _matrices(work)
+    matrices = [out * features_in for out, features_in in reversed(linears(work.model, work.tp))]  # in backward order
     layers = sum(len(work.layers[k]) for k in work.stage_chunks(stage))
     streamed = layers * sum(matrices)
     tables = [table_parameters(work)] if work.model.untie_embeddings_and_output_weights else []
     buckets = _filled([*tables, *matrices * layers, *tables], work.bucket_size)
     resident = count - streamed - sum(2 * tables)
     return work.gradient_itemsize * (resident + _LANES * max(buckets))
-
-
-def _matrices(work: Workload) -> list[int]:
-    """Elements of a layer's, in backward order."""
-    model, t = work.model, work.tp
-    h, d = model.hidden_size, model.head_dim
-    groups = max(model.query_groups // t, 1)
-    up = (2 if model.swiglu else 1) * model.ffn_size // t
-    queries = model.num_attention_heads // t * d
-    return [h * model.ffn_size // t, up * h, queries * h, 2 * groups * d * h, queries * h]
 
 
 def _filled(sizes: Sequence[int], limit: int) -> list[int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from megatron_core.config.model import ModelConfig
+from megatron_core.planner.linears import linears
 
 
 @dataclass(frozen=True)
@@ -91,36 +92,34 @@ def flops(work: Iterable[Matmul | Pass | Operator]) -> int:
 def layer(shape: Shape) -> Part:
     """One transformer layer."""
     model, t, sb, item = shape.model, shape.tp, shape.tokens, shape.itemsize
-    h, f, d = model.hidden_size, model.ffn_size, model.head_dim
-    heads, groups = model.num_attention_heads // t, max(model.query_groups // t, 1)
-    up = (2 if model.swiglu else 1) * f // t
-    # (features out, features in) of the linears
-    linears = [((heads + 2 * groups) * d, h), (h, heads * d), (up, h), (h, f // t)]
-    core_forward, core_backward = _attention_core(shape, heads, d)
+    queries, keys_and_values, output, up, down = linears(model, t)
+    # Queries, keys and values are one product.
+    products = [(queries[0] + keys_and_values[0], model.hidden_size), output, up, down]
+    core_forward, core_backward = _attention_core(shape, model.num_attention_heads // t, model.head_dim)
     stream, cut = shape.stream_bytes, (shape.tp if shape.sequence_parallel else 1)
-    inner = sb * heads * d * item
+    inner = sb * queries[0] * item
     # Forward: two norms (read, write), two of bias, dropout and residual (read two, write, mask), reordering of heads,
     # activation. Backward reads what forward read and the gradient, and writes one.
     residual = 2 * 2 * stream + 2 * 7 * stream // 2
     residual_backward = 2 * 4 * stream + 2 * 5 * stream // 2
-    activation = sb * up * item
+    before_activation, activated = sb * up[0] * item, sb * down[1] * item
     forward = (
-        *(Matmul(sb, out, k) for out, k in linears),
+        *(Matmul(sb, out, k) for out, k in products),
         *core_forward,
         Pass(residual // cut, 4),
         Pass(6 * inner, 4),
-        Pass(activation + sb * f // t * item),
+        Pass(before_activation + activated),
     )
     return Part(
         forward=forward,
         input_gradient=(
-            *(Matmul(sb, k, out) for out, k in linears),
+            *(Matmul(sb, k, out) for out, k in products),
             *core_backward,
             Pass(residual_backward // cut, 6),
             Pass(6 * inner, 4),
-            Pass(2 * activation + sb * f // t * item, 2),
+            Pass(2 * before_activation + activated, 2),
         ),
-        weight_gradient=tuple(Matmul(out, k, sb) for out, k in linears),
+        weight_gradient=tuple(Matmul(out, k, sb) for out, k in products),
         core=core_forward,
         tp_messages=2,
         message_bytes=stream,
