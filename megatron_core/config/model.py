@@ -5,6 +5,7 @@ Field names are Megatron-LM's flags. Sizes that follow from others are propertie
 filled in later; `None` means "derived" and the property next to it says how.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -128,3 +129,10 @@ class ModelConfig:
         """True number of tokens; an assertion when the tokenizer has not been asked yet."""
         assert self.vocab_size is not None, "vocab_size is known only after the tokenizer was built"
         return self.vocab_size
+
+    def padded_vocabulary(self, tp: int) -> int:
+        """Rows stored over all tp ranks: the true vocabulary rounded up to a multiple of lcm(divisor, tp)."""
+        if self.padded_vocab_size is not None:
+            return self.padded_vocab_size
+        multiple = math.lcm(self.make_vocab_size_divisible_by, tp)
+        return -(-self.vocabulary // multiple) * multiple

@@ -35,6 +35,10 @@ class RunConfig:
         """Copies of the model in a world of `world_size` ranks."""
         return world_size // self.parallel.model_parallel_size
 
+    def with_vocabulary(self, vocab_size: int) -> "RunConfig":
+        """A copy whose model has so many tokens: once the tokenizer has been asked."""
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, vocab_size=vocab_size))
+
     def resolve(self, world_size: int) -> "RunConfig":
         """A copy with every derived value written out. Expects a config that `validate` accepted for this world."""
         model, parallel, optim, training = self.model, self.parallel, self.optim, self.training

@@ -2,7 +2,6 @@
 """What is planned: one training step of a model in a layout, with all that decides its time and memory."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -74,6 +73,7 @@ class Workload:
         model, parallel, optim, training = config.model, config.parallel, config.optim, config.training
         dp = config.data_parallel_size(world)
         assert training.global_batch_size is not None, "a resolved run has global_batch_size"
+        assert parallel.ddp_bucket_size is not None, "a resolved run has ddp_bucket_size"
         return Workload(
             model=model,
             tp=parallel.tensor_model_parallel_size,
@@ -100,7 +100,7 @@ class Workload:
             gradients_in_bf16=parallel.grad_reduce_in_bf16 and optim.precision == "bf16",
             offloaded_layers=parallel.cpu_offloading_num_layers,
             masked=config.data.reset_attention_mask,
-            bucket_size=parallel.ddp_bucket_size or max(40_000_000, 1_000_000 * dp),
+            bucket_size=parallel.ddp_bucket_size,
         )
 
     @property
@@ -138,11 +138,7 @@ class Workload:
     @cached_property
     def vocabulary_rows(self) -> int:
         """Rows of the vocabulary that one tp rank stores, padding included."""
-        model = self.model
-        if model.padded_vocab_size is not None:
-            return model.padded_vocab_size // self.tp
-        multiple = math.lcm(model.make_vocab_size_divisible_by, self.tp)
-        return -(-model.vocabulary // multiple) * multiple // self.tp
+        return self.model.padded_vocabulary(self.tp) // self.tp
 
     def stage_chunks(self, stage: int) -> range:
         """Virtual stages that a stage holds."""

@@ -86,7 +86,7 @@ def build_run(
 
     draws_weights: else they are zero.
     """
-    config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=data.vocab_size))
+    config = config.with_vocabulary(data.vocab_size)
     model, parallel, training = config.model, config.parallel, config.training
     dtype = DTYPES[config.optim.precision]
     queue = WeightGradientQueue()

@@ -25,7 +25,6 @@ from torch.utils._pytree import tree_leaves
 from megatron_core.config.data import DataConfig
 from megatron_core.config.run import RunConfig
 from megatron_core.config.training import TrainingConfig
-from megatron_core.data.batch import DocumentRules
 from megatron_core.data.build import Datasets
 from megatron_core.data.build_tokenizer import build_tokenizer
 from megatron_core.data.mock_samples import MockSamples
@@ -41,7 +40,7 @@ from megatron_core.training.batch_schedule import batch_schedule
 from megatron_core.training.build import DTYPES, Run, build_run, initial_state
 from megatron_core.training.live_bytes import counted
 from megatron_core.training.mesh import grid_of, kv_replicas
-from megatron_core.training.run_data import RunData
+from megatron_core.training.run_data import RunData, document_rules
 from megatron_core.training.state import RunState
 from megatron_core.training.train_step import train_step
 
@@ -83,9 +82,7 @@ class DryRun:
 def dry_run(config: RunConfig, world_size: int, rank: int, *, most: int | None = None) -> DryRun:
     """Take a step as `rank` of a resolved config's run on `world_size` ranks, with `most` microbatches or all.
 
-    Raises DataError where no vocabulary is known.
-
-    Nobody may be in a process group.
+    Nobody may be in a process group. Raises DataError where no vocabulary is known.
     """
     config = dataclasses.replace(config, data=_without_files(config.data), training=_one_step(config, world_size, most))
     data = _mock_data(config)
@@ -106,7 +103,7 @@ def dry_run(config: RunConfig, world_size: int, rank: int, *, most: int | None =
 
 def model_parameters(config: RunConfig, vocab_size: int) -> int:
     """Elements of the whole model, each once, a tied table too; vocabulary padding is none."""
-    model = dataclasses.replace(config.model, vocab_size=vocab_size)
+    model = config.with_vocabulary(vocab_size).model
     dtype = DTYPES[config.optim.precision]
     with _fake_tensors():
         factory = ParameterFactory(model, single_process_context(), WeightGradientQueue(), None, dtype, False)
@@ -230,14 +227,8 @@ def _without_files(data: DataConfig) -> DataConfig:
 
 
 def _mock_data(config: RunConfig) -> RunData:
-    vocab_size, data = vocabulary(config), config.data
+    vocab_size = vocabulary(config)
     train = MockSamples(vocab_size, config.model.seq_length, config.training.seed, "train")
-    rules = DocumentRules(
-        eod=vocab_size - 1,
-        vocab_size=vocab_size,
-        reset_position_ids=data.reset_position_ids,
-        reset_attention_mask=data.reset_attention_mask,
-        eod_mask_loss=data.eod_mask_loss,
-    )
+    rules = document_rules(config.data, eod=vocab_size - 1, vocab_size=vocab_size)
     datasets = Datasets(train=train, validation={}, test=None)
     return RunData(tasks=(), datasets=datasets, rules=rules, vocab_size=vocab_size)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `--dry-run` prints: every collective in order, then counts, parameters and bytes."""
 
-import dataclasses
 import itertools
 from collections import Counter
 
@@ -58,10 +57,7 @@ def _shortened(played: int, microbatches: int) -> str:
 
 def planned(config: RunConfig, world_size: int) -> Workload:
     """The step of a resolved config, whose vocabulary a tokenizer may have to tell."""
-    workload = Workload.of(config, world_size)
-    if workload.model.vocab_size is not None:
-        return workload
-    return workload.replace(model=dataclasses.replace(workload.model, vocab_size=vocabulary(config)))
+    return Workload.of(config.with_vocabulary(vocabulary(config)), world_size)
 
 
 def _order(communicated: tuple[Communicated, ...]) -> list[str]:

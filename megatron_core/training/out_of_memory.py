@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds to an error of a GPU without memory what the planner says of it."""
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,8 +18,7 @@ def advised_out_of_memory(config: RunConfig, ctx: ParallelContext, vocab_size: i
     try:
         yield
     except torch.OutOfMemoryError as error:
-        model = dataclasses.replace(config.model, vocab_size=vocab_size)
-        workload = Workload.of(dataclasses.replace(config, model=model), ctx.grid.world_size)
+        workload = Workload.of(config.with_vocabulary(vocab_size), ctx.grid.world_size)
         capacity = torch.cuda.get_device_properties(ctx.device).total_memory
         advice = memory_advice(workload, ctx.pp.coordinate, capacity)
         raise torch.OutOfMemoryError(f"{error}\n{advice}") from error

@@ -4,6 +4,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from megatron_core.config.data import DataConfig
 from megatron_core.config.run import RunConfig
 from megatron_core.data.batch import DocumentRules
 from megatron_core.data.build import Datasets, build_datasets
@@ -44,19 +45,24 @@ def open_data(config: RunConfig) -> RunData:
         tokenizer=tokenizer,
         eval_samples=None if training.full_validation else training.eval_iters * batch,
     )
-    rules = DocumentRules(
-        eod=tokenizer.eod,
-        vocab_size=vocab_size,
-        reset_position_ids=data.reset_position_ids,
-        reset_attention_mask=data.reset_attention_mask,
-        eod_mask_loss=data.eod_mask_loss,
-    )
+    rules = document_rules(data, eod=tokenizer.eod, vocab_size=vocab_size)
     encoder = TextEncoder(tokenizer, config.model.seq_length)
     tasks = [
         encode_task(read_task(file, limit=training.eval_tasks_limit), encoder)
         for file in find_tasks(training.eval_tasks, None)
     ]
     return RunData(tasks=tasks, datasets=datasets, rules=rules, vocab_size=vocab_size)
+
+
+def document_rules(data: DataConfig, *, eod: int | None, vocab_size: int) -> DocumentRules:
+    """What documents mean in samples, as the run's flags say."""
+    return DocumentRules(
+        eod=eod,
+        vocab_size=vocab_size,
+        reset_position_ids=data.reset_position_ids,
+        reset_attention_mask=data.reset_attention_mask,
+        eod_mask_loss=data.eod_mask_loss,
+    )
 
 
 def training_plans(

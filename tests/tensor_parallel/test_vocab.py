@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatron_core.parallel.context import Group
-from megatron_core.tensor_parallel.vocab import VocabSlice, padded_vocabulary, vocab_slice
+from megatron_core.tensor_parallel.vocab import VocabSlice, vocab_slice
 from tests.small_model import small
 
 
@@ -21,11 +21,11 @@ def _slices(vocabulary: int, divisor: int, tp: int) -> list[VocabSlice]:
 )
 def test_padded_sizes(vocabulary: int, divisor: int, tp: int, padded: int) -> None:
     config = small(vocab_size=vocabulary, make_vocab_size_divisible_by=divisor)
-    assert padded_vocabulary(config, tp) == padded
+    assert config.padded_vocabulary(tp) == padded
 
 
 def test_a_padded_size_given_outright_is_kept() -> None:
-    assert padded_vocabulary(small(padded_vocab_size=48), 4) == 48
+    assert small(padded_vocab_size=48).padded_vocabulary(4) == 48
 
 
 def test_later_ranks_may_hold_padding_alone() -> None:
