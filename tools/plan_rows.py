@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_core.errors import DataError
+from megatron_core.planner.row_memory import unit_bytes
 from megatron_core.planner.rows import Row
 
 
@@ -40,14 +41,10 @@ def seconds(row: Row) -> float | None:
 
 def gigabytes(row: Row) -> float | None:
     """Measured memory, in 10^9 bytes; None where it was not, or the run ran out of it."""
-    memory, kind = _positive(row, "memory"), row.get("memory_kind", "")
+    memory = _positive(row, "memory")
     if memory is None or row.get("oom", "") not in ("", "0"):
         return None
-    unit = next((size for name, size in _UNITS if name in kind), 1e9)
-    return memory * unit / 1e9
-
-
-_UNITS = (("GiB", 2**30), ("MiB", 2**20))
+    return memory * unit_bytes(row) / 1e9
 
 
 def _positive(row: Row, name: str) -> float | None:

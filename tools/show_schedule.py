@@ -23,11 +23,11 @@ from rich.text import Text
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout that is not installed
 
 from megatron_core.errors import ConfigError
-from megatron_core.pipeline.action import Kind
+from megatron_core.pipeline.action import KIND_NAMES, Kind
 from megatron_core.pipeline.check import Report, check
 from megatron_core.pipeline.communicate import communicate
 from megatron_core.pipeline.draw import Row, cell_width, rows, wrapped
-from megatron_core.pipeline.picture import INK, NAMES, Panel, check_format, save, shade
+from megatron_core.pipeline.picture import INK, Panel, check_format, save, shade
 from megatron_core.pipeline.schedules import build
 from megatron_core.pipeline.timeline import Timeline, simulate_unit
 
@@ -119,7 +119,7 @@ def show(drawing: Drawing, console: Console) -> None:
             )
     console.print()
     used = {span.action.kind for spans in drawing.timeline.stages for span in spans}
-    console.print("   ".join(f"{kind.value} {NAMES[kind]}" for kind in Kind if kind in used) + "   · idle")
+    console.print("   ".join(f"{kind.value} {KIND_NAMES[kind]}" for kind in Kind if kind in used) + "   · idle")
     console.print(drawing.summary)
     what = "chunk activations" if drawing.v > 1 else "activations"
     console.print(f"peak live {what}, by stage: {' '.join(map(str, drawing.report.peak_live))}")

@@ -22,6 +22,7 @@ class Kind(Enum):
     W = "W"  # gradient of the weights
 
 
+KIND_NAMES = {Kind.F: "forward", Kind.B: "backward", Kind.I: "input gradient", Kind.W: "weight gradient"}
 _ACTION = re.compile(r"([FBIW])(\d+)\.(\d+)")
 
 

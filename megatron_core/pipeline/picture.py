@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from megatron_core.errors import ConfigError
-from megatron_core.pipeline.action import Action, Kind
+from megatron_core.pipeline.action import KIND_NAMES, Action, Kind
 from megatron_core.pipeline.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg")
-NAMES = {Kind.F: "forward", Kind.B: "backward", Kind.I: "input gradient", Kind.W: "weight gradient"}
 # From light to dark: chunk 0, 1, ... of a stage. Text on them is dark.
 SHADES = {
     Kind.F: ("#a9cdf5", "#7fb2ec", "#5a98de", "#3f82cf"),
@@ -131,7 +130,7 @@ def _draw_legend(figure: Figure, panels: Sequence[Panel]) -> None:
     used = {span.action.kind for panel in panels for spans in panel.timeline.stages for span in spans}
     v = max(panel.v for panel in panels)
     chunks = f", chunk 0 to {v - 1}" if v > 1 else ""
-    entries = [([shade(Action(k, 0, c), v) for c in range(v)], NAMES[k] + chunks) for k in Kind if k in used]
+    entries = [([shade(Action(k, 0, c), v) for c in range(v)], KIND_NAMES[k] + chunks) for k in Kind if k in used]
     width, height = figure.get_size_inches()
     x = LEFT  # inches from the left
     for colours, name in [*entries, ([BUBBLE], "bubble")]:

@@ -38,6 +38,16 @@ class Memory:
         return sum(vars(self).values())
 
 
+def microbatches_at_once(workload: Workload, stage: int) -> float:
+    """Those of which a stage holds all between forward and backward; a chunk's count by its share of the stage."""
+    p, v, m = workload.pp, workload.chunks, workload.microbatches
+    if workload.schedule == "gpipe":
+        return m
+    if workload.schedule == "interleaved":
+        return min(2 * (p - 1 - stage) + (v - 1) * p + 1, m * v) / v
+    return min(p - stage, m)
+
+
 def allowance(workload: Workload, live: int, context: int = CONTEXT_BYTES) -> int:
     """Bytes beside so many of tensors."""
     communicators = sum(size > 1 for size in (workload.tp, workload.pp, workload.dp))

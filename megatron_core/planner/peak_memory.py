@@ -8,7 +8,7 @@ import dataclasses
 from megatron_core.planner.chunk_bytes import chunk_bytes
 from megatron_core.planner.hardware import Hardware
 from megatron_core.planner.memory import MemoryModel
-from megatron_core.planner.memory_parts import Memory, allowance
+from megatron_core.planner.memory_parts import Memory, allowance, microbatches_at_once
 from megatron_core.planner.parameters import stage_parameters
 from megatron_core.planner.workload import Workload
 
@@ -46,7 +46,7 @@ def _telling_stages(workload: Workload) -> set[int]:
 
 def _scaled(workload: Workload, model: MemoryModel, stage: int) -> Memory:
     one, more = model.stage(stage), 0
-    activations = round((_held(workload, stage) - 1) * one.activations)
+    activations = round((microbatches_at_once(workload, stage) - 1) * one.activations)
     if workload.schedule == "zero-bubble" and stage > 0:
         more = min(stage, workload.microbatches - 1) * chunk_bytes(workload, stage).queued
     return dataclasses.replace(
@@ -55,13 +55,3 @@ def _scaled(workload: Workload, model: MemoryModel, stage: int) -> Memory:
         buffers=one.buffers + more,
         allowance=allowance(workload, one.live + activations + more) if one.allowance else 0,
     )
-
-
-def _held(workload: Workload, stage: int) -> float:
-    """Microbatches of which a stage holds all; a chunk's count by its share of the stage."""
-    p, v, m = workload.pp, workload.chunks, workload.microbatches
-    if workload.schedule == "gpipe":
-        return m
-    if workload.schedule == "interleaved":
-        return min(2 * (p - 1 - stage) + (v - 1) * p + 1, m * v) / v
-    return min(p - stage, m)

@@ -14,7 +14,7 @@ torch's allocator gives blocks of one size to nothing larger. Where a first back
 has left behind, the memory of head and of recomputation adds up; where gradients have memory of their own it is shared.
 """
 
-from megatron_core.planner.memory_parts import Memory, allowance
+from megatron_core.planner.memory_parts import Memory, allowance, microbatches_at_once
 from megatron_core.planner.parameters import stage_parameters
 from megatron_core.planner.workload import Workload
 
@@ -40,13 +40,10 @@ def program_memory(workload: Workload, stage: int) -> Memory:
 
 
 def held_microbatches(work: Workload, stage: int) -> float:
-    """Microbatches whose activations a stage holds at once; a chunk's count by its share of the stage."""
-    p, v, m = work.pp, work.chunks, work.microbatches
-    if work.schedule == "gpipe":
-        return m
-    if work.schedule == "interleaved":
-        return min(2 * (p - 1 - stage) + (v - 1) * p + 1, m * v) / v
-    return min(p if work.schedule == "zero-bubble" else p - stage, m)
+    """Microbatches whose activations a stage holds at once, those of weight gradients that are put off included."""
+    if work.schedule == "zero-bubble":
+        return min(work.pp, work.microbatches)
+    return microbatches_at_once(work, stage)
 
 
 def layer_bytes(work: Workload, *, scores: bool) -> float:

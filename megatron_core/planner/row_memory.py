@@ -15,13 +15,18 @@ _STATE_BYTES = 18
 """Of Korthikanti et al. 2022: 16-bit weights, fp32 gradients, masters, moments."""
 
 
+def unit_bytes(row: Row) -> int:
+    """Bytes of the unit in which a row's memory is given; GB where its `memory_kind` names none."""
+    return next((size for name, size in _UNITS if name in row.get("memory_kind", "")), 10**9)
+
+
 @dataclass(frozen=True)
 class RowMemory:
     """What is predicted for a row."""
 
     nbytes: int
     unit: int
-    """Bytes of the unit that the row's `memory_kind` names; GB where it names none."""
+    """The row's `unit_bytes`."""
     fits: bool
     """Whether every rank's memory fits into its device."""
 
@@ -44,7 +49,6 @@ def row_memory(row: Row, workload: Workload, hardware: Hardware) -> RowMemory:
     not fit it is that of the one that needs most. Other rows have the most that tensors took on any rank.
     """
     kind = row.get("memory_kind", "")
-    unit = next((size for name, size in _UNITS if name in kind), 10**9)
     stages = MemoryModel(workload, hardware).stages
     fits = max(memory.total for memory in stages) <= hardware.device.memory_gb * 1e9
     if "formula" in kind or "params+optimizer" in kind:
@@ -53,7 +57,7 @@ def row_memory(row: Row, workload: Workload, hardware: Hardware) -> RowMemory:
         nbytes = stages[0].total if fits else max(memory.total for memory in stages)
     else:
         nbytes = max(memory.live for memory in stages)
-    return RowMemory(nbytes, unit, fits)
+    return RowMemory(nbytes, unit_bytes(row), fits)
 
 
 def formula_bytes(workload: Workload) -> int:

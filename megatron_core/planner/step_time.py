@@ -253,13 +253,13 @@ class StepModel:
     def _part(self, work: Part, granularity: str | None) -> PartTime:
         engine, shape = self.workload.engine, self.workload.shape
         forward, input_gradient = self._kernels.of(work.forward), self._kernels.of(work.input_gradient)
-        weight_gradient = self._kernels.of(work.weight_gradient) + self._accumulation(work)
+        weight_gradient = self._kernels.of(work.weight_gradient)
         message = self._collectives.all_reduce(work.message_bytes, self.workload.tp, 1)
         comm = work.tp_messages * message
         # With sequence parallelism half of backward's is gathered before a row-parallel linear's products, which wait.
         # Each column-parallel input is gathered again, beside the input gradient's product.
         can_hide, regathered = (comm / 2, comm / 2) if shape.sequence_parallel else (comm, 0.0)
-        hidden = min(can_hide, self._kernels.of(work.weight_gradient)) if engine.hides_tp_in_backward else 0.0
+        hidden = min(can_hide, weight_gradient) if engine.hides_tp_in_backward else 0.0
         if granularity == "full":
             recompute = forward + comm
         else:
@@ -267,7 +267,7 @@ class StepModel:
         return PartTime(
             forward=forward + comm,
             input_gradient=input_gradient + comm - hidden,
-            weight_gradient=weight_gradient,
+            weight_gradient=weight_gradient + self._accumulation(work),
             recompute=recompute,
             tp=2 * comm - hidden,
             split=hidden + regathered,

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from megatron_core.parallel.rank_grid import RankGrid
-from megatron_core.pipeline.action import Action, Kind
+from megatron_core.pipeline.action import KIND_NAMES, Action, Kind
 from megatron_core.pipeline.timeline import Span, Timeline
 from megatron_core.planner.step_time import StepTime
 
 Event = dict[str, Any]
-NAMES = {Kind.F: "forward", Kind.B: "backward", Kind.I: "input gradient", Kind.W: "weight gradient"}
 
 
 def chrome_trace(timeline: Timeline, grid: RankGrid, step: StepTime | None = None) -> dict[str, Any]:
@@ -34,7 +33,7 @@ def chrome_trace(timeline: Timeline, grid: RankGrid, step: StepTime | None = Non
 def _slice(stage: int, p: int, span: Span) -> Event:
     action = span.action
     where = {"microbatch": action.microbatch, "chunk": action.chunk, "virtual stage": action.chunk * p + stage}
-    return _timed(stage, str(action), NAMES[action.kind], span.start, span.end - span.start) | {"args": where}
+    return _timed(stage, str(action), KIND_NAMES[action.kind], span.start, span.end - span.start) | {"args": where}
 
 
 def _after(stage: int, begin: float, step: StepTime) -> Iterator[Event]:
