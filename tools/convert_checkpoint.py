@@ -26,9 +26,10 @@ from megatron_core.checkpoint.average import average, open_sources, work_bytes
 from megatron_core.checkpoint.compare import field_differences
 from megatron_core.checkpoint.directory import step_directory
 from megatron_core.checkpoint.list_steps import split_step_path
-from megatron_core.errors import CheckpointError, UserError
+from megatron_core.errors import CheckpointError
 from tools import convert_hf, convert_megatron
 from tools.byte_progress import ByteProgress, size_text
+from tools.run_command import run_command
 
 
 def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
@@ -76,15 +77,7 @@ def run_average(arguments: argparse.Namespace) -> None:
 def main(words: Sequence[str]) -> int:
     """Exit code: 0 done, 2 bad input, 130 interrupted."""
     arguments = parse_arguments(words)
-    try:
-        arguments.run(arguments)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted: nothing was written", file=sys.stderr)
-        return 130
-    return 0
+    return run_command(lambda: arguments.run(arguments), interrupted="interrupted: nothing was written")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from megatron_core.parallel.groups import create_context
 from megatron_core.parallel.rank_grid import RankGrid
 from megatron_core.training.console import set_up_console
 from megatron_core.training.launch import Launch, choose_device, detect, process_group
+from tools.run_command import BAD_INPUT, INTERRUPTED
 
-BAD_INPUT, INTERRUPTED = 2, 130
 _SPEAKER_FIRST_S = 10.0
 _BACKENDS = ("auto", "nccl", "gloo")
 

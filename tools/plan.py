@@ -26,8 +26,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 # The folder of a script is on the path too, where tools/inspect.py hides the standard module of that name.
 
-from megatron_core.errors import UserError
 from tools import plan_calibrate, plan_fit, plan_predict, plan_search, plan_show, plan_simulate
+from tools.run_command import run_command
 
 COMMANDS = (plan_search, plan_show, plan_simulate, plan_predict, plan_fit, plan_calibrate)
 
@@ -53,15 +53,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
 def main(words: Sequence[str]) -> int:
     """Exit code: 0 done, 2 bad input, 130 interrupted."""
     arguments = parse_arguments(words)
-    try:
-        arguments.run(arguments)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    return 0
+    return run_command(lambda: arguments.run(arguments))
 
 
 if __name__ == "__main__":

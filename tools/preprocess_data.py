@@ -28,7 +28,7 @@ from megatron_core.data.corpus_encoder import EncodeJob, encoder_of
 from megatron_core.data.corpus_files import find_inputs
 from megatron_core.data.prepare import Progress as Done
 from megatron_core.data.prepare import document_prefix, prepare
-from megatron_core.errors import UserError
+from tools.run_command import run_command
 
 SHOWN_BAD_LINES = 20
 WITHOUT_EFFECT = ("dataset_impl", "partitions", "keep_sequential_samples")
@@ -159,15 +159,7 @@ def main(words: Sequence[str]) -> int:
     arguments = parse_arguments(words)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    try:
-        run(arguments)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted: nothing was written", file=sys.stderr)
-        return 130
-    return 0
+    return run_command(lambda: run(arguments), interrupted="interrupted: nothing was written")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from tools import byte_progress
+from tools import work_progress
 from tools.byte_progress import ByteProgress, size_text
 
 
@@ -19,6 +19,6 @@ def test_the_time_left(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
         progress(1_000_000)
         assert progress.line(0.5) == "verifying: 2 MB of 8 MB, 4 MB/s, about 2 s left"
         assert capsys.readouterr().err == ""
-        monkeypatch.setattr(byte_progress, "_SECONDS_A_LINE", 0.0)
+        monkeypatch.setattr(work_progress, "_SECONDS_A_LINE", 0.0)
         progress(1)
     assert "verifying: 2 MB of 8 MB" in capsys.readouterr().err
