@@ -28,6 +28,8 @@ SMALL = ModelConfig(
 )
 ALONE = single_process_context()
 SEED = 1234
+KEY = DropoutKey(1, 0, (0, 1))
+"""Of the dropout of `outcome`."""
 
 
 def small(**changes: Any) -> ModelConfig:
@@ -96,3 +98,16 @@ def assert_same(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor],
         gap = (got[name] - reference).abs().max().item()
         limit = tolerance * reference.abs().max().item() + tolerance / 100
         assert gap <= limit, f"{name} differs by {gap:.3g}, allowed {limit:.3g}"
+
+
+def outcome(model: GPTChunk, config: ModelConfig, ctx: ParallelContext = ALONE) -> dict[str, torch.Tensor]:
+    """Losses of a microbatch with dropout and all gradients of their mean."""
+    losses = model(None, make_microbatch(config, dropout=KEY))
+    losses.mean().backward()
+    return {"losses": losses.detach(), **gathered_gradients(model, ctx)}
+
+
+def assert_same_bits(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    """The same tensors, to the bit."""
+    assert got.keys() == expected.keys()
+    assert [name for name in expected if not torch.equal(got[name], expected[name])] == []

@@ -14,7 +14,6 @@ import torch
 
 from megatron_core.config.model import ModelConfig
 from megatron_core.config.parallel import ParallelConfig
-from megatron_core.kernels.dropout import DropoutKey
 from megatron_core.model.activation_offload import ActivationOffload
 from megatron_core.model.gpt import ChunkPlan, GPTChunk
 from megatron_core.model.recompute_plan import RecomputePlan
@@ -23,9 +22,19 @@ from megatron_core.parallel.context import ParallelContext
 from megatron_core.parallel.host_copies import Copies, DirectCopies, Wait
 from tests.fake_copies import Late
 from tests.rank_pool import ranks
-from tests.small_model import ALONE, gathered_gradients, make_factory, make_microbatch, make_model, randn, small
+from tests.small_model import (
+    ALONE,
+    KEY,
+    assert_same_bits,
+    gathered_gradients,
+    make_factory,
+    make_microbatch,
+    make_model,
+    outcome,
+    randn,
+    small,
+)
 
-KEY = DropoutKey(1, 0, (0, 1))
 NOTHING = RecomputePlan()
 RECOMPUTED = {
     "nothing": NOTHING,
@@ -60,17 +69,6 @@ def build(
 ) -> GPTChunk:
     factory = make_factory(config, ctx, sequence_parallel=sequence_parallel)
     return make_model(replace(factory, recompute=recompute, offload=offload), chunk)
-
-
-def outcome(model: GPTChunk, config: ModelConfig, ctx: ParallelContext = ALONE) -> dict[str, torch.Tensor]:
-    losses = model(None, make_microbatch(config, dropout=KEY))
-    losses.mean().backward()
-    return {"losses": losses.detach(), **gathered_gradients(model, ctx)}
-
-
-def assert_same_bits(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert got.keys() == expected.keys()
-    assert [name for name in expected if not torch.equal(got[name], expected[name])] == []
 
 
 class Counting:

@@ -16,16 +16,24 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatron_core.config.model import ModelConfig
-from megatron_core.kernels.dropout import DropoutKey
 from megatron_core.model.gpt import ChunkPlan, GPTChunk
 from megatron_core.model.recompute import recomputed
 from megatron_core.model.recompute_plan import RecomputePlan
 from megatron_core.parallel.context import ParallelContext
 from megatron_core.tensor_parallel import linear
 from tests.rank_pool import ranks
-from tests.small_model import ALONE, gathered_gradients, make_factory, make_microbatch, make_model, randn, small
+from tests.small_model import (
+    ALONE,
+    KEY,
+    assert_same_bits,
+    make_factory,
+    make_microbatch,
+    make_model,
+    outcome,
+    randn,
+    small,
+)
 
-KEY = DropoutKey(1, 0, (0, 1))
 NOTHING = RecomputePlan()
 FULL = RecomputePlan(method="uniform")
 FORMS = {
@@ -51,17 +59,6 @@ DROPOUT = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
 
 def build(plan: RecomputePlan, config: ModelConfig, ctx: ParallelContext = ALONE, **options: Any) -> GPTChunk:
     return make_model(replace(make_factory(config, ctx, **options), recompute=plan))
-
-
-def outcome(model: GPTChunk, config: ModelConfig, ctx: ParallelContext = ALONE) -> dict[str, torch.Tensor]:
-    losses = model(None, make_microbatch(config, dropout=KEY))
-    losses.mean().backward()
-    return {"losses": losses.detach(), **gathered_gradients(model, ctx)}
-
-
-def assert_same_bits(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert got.keys() == expected.keys()
-    assert [name for name in expected if not torch.equal(got[name], expected[name])] == []
 
 
 @pytest.mark.parametrize("form", FORMS)
